@@ -1,0 +1,46 @@
+"""Bayesian identification of nonlinear dynamic systems: a probabilistic ODE filter as a PyMC likelihood."""
+
+import logging as _logging
+
+from pm_sysid import datasets, models
+from pm_sysid.backends import numba as _compiled  # noqa: F401  (registers how recurrences are compiled)
+from pm_sysid.innovations import innovations
+from pm_sysid.likelihood import ODEFilter, set_data
+from pm_sysid.metrics import fit_percent, nrmse, rmse
+from pm_sysid.mode import find_mode
+from pm_sysid.plots import plot_fit, plot_prior_posterior, plot_residuals
+from pm_sysid.residuals import residual_tests
+from pm_sysid.simulation import simulate
+from pm_sysid.solver import EK0, EK1
+from pm_sysid.substeps import SubstepWarning
+from pm_sysid.system import System
+from pm_sysid.timeseries import TimeSeries
+
+_log = _logging.getLogger("pm_sysid")
+if not _log.handlers:  # say what was chosen, as PyMC does, without a set-up by the user
+    _log.addHandler(_logging.StreamHandler())
+    _log.setLevel(_logging.INFO)
+    _log.propagate = False
+
+__version__ = "0.1.0"
+__all__ = [
+    "EK0",
+    "EK1",
+    "ODEFilter",
+    "SubstepWarning",
+    "System",
+    "TimeSeries",
+    "datasets",
+    "find_mode",
+    "fit_percent",
+    "innovations",
+    "models",
+    "nrmse",
+    "plot_fit",
+    "plot_prior_posterior",
+    "plot_residuals",
+    "residual_tests",
+    "rmse",
+    "set_data",
+    "simulate",
+]

@@ -1,0 +1,179 @@
+"""Scalar graphs compiled to LLVM instructions inside numba functions.
+
+The graph is already plain arithmetic with known types: handing it to LLVM directly leaves out numba's front end, which
+takes four fifths of the compile time of printed code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytensor.scalar.basic as psb
+import pytensor.scalar.math as psm
+from llvmlite import ir
+from numba.core import cgutils, types, typing
+from numba.core.extending import intrinsic
+from pytensor.graph.basic import Constant, Variable
+
+from pm_sysid.backends.plan import Home, Segment
+
+DOUBLE = ir.DoubleType()
+_INTRINSICS = {
+    psb.Sqrt: "sqrt", psb.Abs: "fabs", psb.Exp: "exp", psb.Log: "log", psb.Log2: "log2", psb.Log10: "log10",
+    psb.Sin: "sin", psb.Cos: "cos", psb.Pow: "pow", psb.Floor: "floor", psb.Ceil: "ceil", psb.Trunc: "trunc",
+}  # fmt: skip
+_LIBRARY = {
+    psb.Expm1: math.expm1, psb.Log1p: math.log1p, psb.Tan: math.tan, psb.ArcSin: math.asin, psb.ArcCos: math.acos,
+    psb.ArcTan: math.atan, psb.ArcTan2: math.atan2, psb.Sinh: math.sinh, psb.Cosh: math.cosh, psb.Tanh: math.tanh,
+    psb.ArcSinh: math.asinh, psb.ArcCosh: math.acosh, psb.ArcTanh: math.atanh, psm.Erf: math.erf, psm.Erfc: math.erfc,
+    psm.GammaLn: math.lgamma,
+}  # fmt: skip
+_ORDERED = {psb.LT: "<", psb.GT: ">", psb.LE: "<=", psb.GE: ">=", psb.EQ: "=="}
+
+
+class Emitter:
+    """Instructions for scalar operations at the current position of a numba function."""
+
+    def __init__(self, context: Any, builder: ir.IRBuilder) -> None:
+        self.context, self.builder = context, builder
+
+    def constant(self, value: float) -> Any:
+        """Return a double."""
+        return ir.Constant(DOUBLE, value)
+
+    def real(self, v: Any) -> Any:
+        """Return a truth value as 0 or 1, and anything else as it is."""
+        return self.builder.uitofp(v, DOUBLE) if v.type != DOUBLE else v
+
+    def truth(self, v: Any) -> Any:
+        """Return whether a number is not zero."""
+        return v if v.type != DOUBLE else self.builder.fcmp_unordered("!=", v, self.constant(0.0))
+
+    def intrinsic(self, name: str, *args: Any) -> Any:
+        """Call an LLVM intrinsic."""
+        function = self.builder.module.declare_intrinsic(
+            f"llvm.{name}", [DOUBLE], ir.FunctionType(DOUBLE, [DOUBLE] * len(args))
+        )
+        return self.builder.call(function, args)
+
+    def library(self, function: Any, *args: Any) -> Any:
+        """Call numba's version of a function of :mod:`math`."""
+        signature = typing.signature(*[types.float64] * (len(args) + 1))
+        return self.context.get_function(function, signature)(self.builder, args)
+
+    def _chain(self, combine: Callable[[Any, Any], Any], a: Sequence[Any]) -> Any:
+        result = a[0]
+        for x in a[1:]:
+            result = combine(result, x)
+        return result
+
+    def emit(self, op: Any, args: Sequence[Any]) -> Any:
+        """Emit one scalar operation."""
+        b = self.builder
+        match op:
+            case psb.AND() | psb.OR() | psb.XOR():
+                combine = {psb.AND: b.and_, psb.OR: b.or_, psb.XOR: b.xor}[type(op)]
+                return combine(*(self.truth(v) for v in args))
+            case psb.Invert():
+                return b.not_(self.truth(args[0]))
+            case psb.Switch():
+                return b.select(self.truth(args[0]), self.real(args[1]), self.real(args[2]))
+        a = [self.real(v) for v in args]
+        if type(op) in _ORDERED:
+            return b.fcmp_ordered(_ORDERED[type(op)], *a)
+        if type(op) in _INTRINSICS:
+            return self.intrinsic(_INTRINSICS[type(op)], *a)
+        if type(op) in _LIBRARY:
+            return self.library(_LIBRARY[type(op)], *a)
+        one, zero = self.constant(1.0), self.constant(0.0)
+        match op:
+            case psb.Add():
+                return self._chain(b.fadd, a)
+            case psb.Mul():
+                return self._chain(b.fmul, a)
+            case psb.Sub():
+                return b.fsub(*a)
+            case psb.TrueDiv():
+                return b.fdiv(*a)
+            case psb.Neg():
+                return b.fneg(a[0])
+            case psb.Sqr():
+                return b.fmul(a[0], a[0])
+            case psb.Reciprocal():
+                return b.fdiv(one, a[0])
+            case psb.Identity() | psb.Cast():
+                return a[0]
+            case psb.Second():
+                return a[1]
+            case psb.NEQ():
+                return b.fcmp_unordered("!=", *a)
+            case psb.IsNan():
+                return b.fcmp_unordered("uno", a[0], a[0])
+            case psb.IsInf():
+                return b.fcmp_ordered("==", self.intrinsic("fabs", a[0]), self.constant(math.inf))
+            case psb.Sign():
+                negative = b.select(b.fcmp_ordered("<", a[0], zero), self.constant(-1.0), b.fmul(zero, a[0]))
+                return b.select(b.fcmp_ordered(">", a[0], zero), one, negative)
+            case psb.Maximum() | psb.Minimum():
+                compare = ">" if isinstance(op, psb.Maximum) else "<"
+                first = b.or_(b.fcmp_ordered(compare, *a), b.fcmp_unordered("uno", a[0], a[0]))
+                return b.select(first, *a)
+            case psb.Clip():
+                above = b.select(b.fcmp_ordered(">", a[0], a[2]), a[2], a[0])
+                return b.select(b.fcmp_ordered("<", a[0], a[1]), a[1], above)
+            case psb.Mod():
+                return b.fsub(a[0], b.fmul(self.intrinsic("floor", b.fdiv(*a)), a[1]))
+            case psb.IntDiv():
+                return self.intrinsic("floor", b.fdiv(*a))
+            case psm.Sigmoid():
+                return b.fdiv(one, b.fadd(one, self.intrinsic("exp", b.fneg(a[0]))))
+            case psm.Softplus():
+                tail = self.library(math.log1p, self.intrinsic("exp", b.fneg(self.intrinsic("fabs", a[0]))))
+                return b.fadd(tail, b.select(b.fcmp_ordered(">", a[0], zero), a[0], zero))
+        raise NotImplementedError(f"the operation {op} is not available in a recurrence; use elementary functions.")
+
+    def segment(self, segment: Segment, address: Callable[[Home], Any]) -> None:
+        """Emit the loads, operations and stores of a segment."""
+        b = self.builder
+        values: dict[Variable, Any] = {v: b.load(address(home)) for v, home in segment.loads}
+
+        def look_up(v: Variable) -> Any:
+            return self.constant(float(v.data)) if isinstance(v, Constant) else values[v]
+
+        for node in segment.nodes:
+            values[node.outputs[0]] = self.emit(node.op, [look_up(v) for v in node.inputs])
+        for v, home in segment.stores:
+            value, place = self.real(look_up(v)), address(home)
+            b.store(b.fadd(b.load(place), value) if home.accumulate else value, place)
+
+
+def segment_function(segment: Segment, arrays: Sequence[str]) -> Any:
+    """Numba intrinsic of a segment; it takes the named arrays and the current row."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        structs = {
+            name: context.make_array(kind)(context, builder, value)
+            for name, kind, value in zip(arrays, signature.args[:-1], args[:-1], strict=True)
+        }
+        kinds = dict(zip(arrays, signature.args[:-1], strict=True))
+        row = args[-1]
+
+        def address(home: Home) -> Any:
+            struct, kind = structs[home.array], kinds[home.array]
+            index = ir.Constant(row.type, home.entry)
+            indices = [row, index] if home.row else [index]
+            shape, strides = cgutils.unpack_tuple(builder, struct.shape), cgutils.unpack_tuple(builder, struct.strides)
+            return cgutils.get_item_pointer2(
+                context, builder, struct.data, shape, strides, kind.layout, indices, wraparound=False, boundscheck=False
+            )
+
+        Emitter(context, builder).segment(segment, address)
+        return context.get_dummy_value()
+
+    # numba reads the number of arguments off the signature, so that it has to be written out.
+    source = f"def typer(typingctx, {', '.join(arrays)}, s):\n    return void({', '.join(arrays)}, s), codegen"
+    namespace: dict[str, Any] = {"void": types.void, "codegen": codegen}
+    exec(source, namespace)
+    return intrinsic(namespace["typer"])

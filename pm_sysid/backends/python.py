@@ -1,0 +1,105 @@
+"""Scalar graphs printed as Python: the interpreted reference every compiled backend is tested against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytensor.scalar.basic as psb
+import pytensor.scalar.math as psm
+from pytensor.graph.basic import Constant, Variable
+
+from pm_sysid.backends.plan import Home, Segment
+
+_CALLS = {
+    psb.Exp: "exp", psb.Expm1: "expm1", psb.Log: "log", psb.Log1p: "log1p", psb.Log2: "log2", psb.Log10: "log10",
+    psb.Sqrt: "sqrt", psb.Sin: "sin", psb.Cos: "cos", psb.Tan: "tan", psb.ArcSin: "arcsin", psb.ArcCos: "arccos",
+    psb.ArcTan: "arctan", psb.ArcTan2: "arctan2", psb.Sinh: "sinh", psb.Cosh: "cosh", psb.Tanh: "tanh",
+    psb.ArcSinh: "arcsinh", psb.ArcCosh: "arccosh", psb.ArcTanh: "arctanh", psb.Floor: "floor", psb.Ceil: "ceil",
+    psb.Trunc: "trunc", psb.Abs: "fabs", psb.Pow: "power", psb.Maximum: "maximum", psb.Minimum: "minimum",
+    psb.IsNan: "isnan", psb.IsInf: "isinf", psm.Erf: "erf", psm.Erfc: "erfc", psm.GammaLn: "lgamma",
+}  # fmt: skip
+_INFIX = {
+    psb.Add: "+", psb.Mul: "*", psb.Sub: "-", psb.TrueDiv: "/",
+    psb.LT: "<", psb.GT: ">", psb.LE: "<=", psb.GE: ">=", psb.EQ: "==", psb.NEQ: "!=",
+}  # fmt: skip
+
+NAMESPACE: Mapping[str, Any] = {
+    "np": np,
+    "inf": math.inf,
+    "nan": math.nan,
+    "erf": math.erf,
+    "erfc": math.erfc,
+    "lgamma": math.lgamma,
+    **{name: getattr(np, name) for name in _CALLS.values() if hasattr(np, name)},
+}
+
+
+def expression(op: Any, a: Sequence[str]) -> str:
+    """Print one scalar operation."""
+    if type(op) in _INFIX:
+        text = f" {_INFIX[type(op)]} ".join(a)
+        return f"1.0 * ({text})" if isinstance(op, psb.LogicalComparison) else text
+    if type(op) in _CALLS:
+        return f"{_CALLS[type(op)]}({', '.join(a)})"
+    match op:
+        case psb.Neg():
+            return f"-{a[0]}"
+        case psb.Sqr():
+            return f"{a[0]} * {a[0]}"
+        case psb.Reciprocal():
+            return f"1.0 / {a[0]}"
+        case psb.Identity() | psb.Cast():
+            return f"1.0 * {a[0]}"
+        case psb.Second():
+            return a[1]
+        case psb.Switch():
+            return f"{a[1]} if {a[0]} != 0.0 else {a[2]}"
+        case psb.Sign():
+            return f"1.0 if {a[0]} > 0.0 else -1.0 if {a[0]} < 0.0 else 0.0 * {a[0]}"
+        case psb.Clip():
+            return f"{a[1]} if {a[0]} < {a[1]} else {a[2]} if {a[0]} > {a[2]} else {a[0]}"
+        case psb.Mod():
+            return f"{a[0]} - floor({a[0]} / {a[1]}) * {a[1]}"
+        case psb.IntDiv():
+            return f"floor({a[0]} / {a[1]})"
+        case psb.AND() | psb.OR() | psb.XOR():
+            return f"1.0 * (({a[0]} != 0.0) { {psb.AND: '&', psb.OR: '|', psb.XOR: '!='}[type(op)] } ({a[1]} != 0.0))"
+        case psb.Invert():
+            return f"1.0 * ({a[0]} == 0.0)"
+        case psm.Sigmoid():
+            return f"1.0 / (1.0 + exp(-{a[0]}))"
+        case psm.Softplus():
+            return f"log1p(exp(-fabs({a[0]}))) + ({a[0]} if {a[0]} > 0.0 else 0.0)"
+    raise NotImplementedError(f"the operation {op} is not available in a recurrence; use elementary functions.")
+
+
+def _place(home: Home) -> str:
+    return f"{home.array}[s, {home.entry}]" if home.row else f"{home.array}[{home.entry}]"
+
+
+def print_phase(name: str, segments: Sequence[Segment], arrays: Sequence[str]) -> str:
+    """Print the segments of a phase as one function of its arrays and the current row ``s``."""
+    names: dict[Variable, str] = {}
+    fresh = (f"x{i}" for i in count())
+    lines = []
+
+    def literal(v: Variable) -> str:
+        if not isinstance(v, Constant):
+            return names[v]
+        value = float(v.data)
+        return f"({value!r})" if math.isfinite(value) else "nan" if math.isnan(value) else f"({'-' * (value < 0)}inf)"
+
+    for segment in segments:
+        for v, home in segment.loads:
+            names[v] = next(fresh)
+            lines.append(f"{names[v]} = {_place(home)}")
+        for node in segment.nodes:
+            text = expression(node.op, [literal(v) for v in node.inputs])
+            names[node.outputs[0]] = next(fresh)
+            lines.append(f"{names[node.outputs[0]]} = {text}")
+        lines += [f"{_place(home)} {'+' * home.accumulate}= {literal(v)}" for v, home in segment.stores]
+    return "\n    ".join([f"def {name}({', '.join(arrays)}, s):", *(lines or ["pass"])])

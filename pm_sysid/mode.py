@@ -1,0 +1,168 @@
+"""The posterior mode and the curvature there: where to start NUTS, and with which mass matrix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pymc.logprob.utils import ParameterValueError
+from pymc.pytensorf import join_nonshared_inputs
+from scipy.optimize import minimize
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Posterior mode of a model, in unconstrained space.
+
+    Attributes
+    ----------
+    initvals : dict
+        Free variables at the mode, for ``pm.sample(initvals=...)``.
+    point : numpy.ndarray, shape (n,)
+        The mode in unconstrained space, in the order of ``model.value_vars``.
+    covariance : numpy.ndarray, shape (n, n)
+        Inverse of the negative Hessian at the mode: the Laplace approximation of the posterior's covariance.
+    logp : float
+        Log posterior density (unnormalised, with Jacobians) at the mode.
+    converged : bool
+        Whether the gradient vanished and the curvature is that of a maximum.
+    """
+
+    initvals: dict[str, np.ndarray]
+    point: np.ndarray
+    covariance: np.ndarray
+    logp: float
+    converged: bool
+
+    def nuts(self, **options: Any) -> Any:
+        """NUTS step method with this covariance as its (fixed) mass matrix; inside a model context."""
+        return pm.NUTS(scaling=self.covariance, is_cov=True, **options)
+
+
+def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = None) -> Mode:
+    """Find the posterior mode by quasi-Newton steps on exact gradients, polished by Newton's method.
+
+    Long records make posteriors a thousand times narrower than their priors and strongly correlated; NUTS then spends
+    most of its time finding the scale. Starting at the mode with its curvature, it needs a short tuning phase only.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    start : dict, optional
+        Free variables to start from, such as the ``initvals`` of another model's mode; the rest, and by default all, start
+        at the model's initial point.
+
+    Returns
+    -------
+    Mode
+
+    Warns
+    -----
+    UserWarning
+        If the search stopped where the posterior has no maximum.
+
+    Examples
+    --------
+    >>> import pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", 1.0, 2.0)
+    ...     mode = sid.find_mode()
+    >>> float(mode.covariance[0, 0]).__round__(6)
+    4.0
+    """
+    model = pm.modelcontext(model)
+    point = {**model.initial_point(), **unconstrained(start or {}, model)}
+    (logp,), joined = join_nonshared_inputs(point, [model.logp()], model.value_vars)
+    function = pytensor.function([joined], [logp, pytensor.grad(logp, joined, disconnected_inputs="ignore")], trust_input=True)
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        try:
+            value, gradient = function(x)
+        except ParameterValueError:  # a step so long that a scale underflows to zero
+            return 1e300, np.zeros_like(x)
+        if not np.isfinite(value) or not np.all(np.isfinite(gradient)):
+            return 1e300, np.zeros_like(x)
+        return -float(value), -np.asarray(gradient)
+
+    x = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
+    x = minimize(objective, x, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "maxcor": 20}).x
+    converged = False
+    covariance = np.eye(x.size)
+    for _ in range(20):
+        hessian = _hessian(objective, x)
+        values, vectors = np.linalg.eigh(hessian)
+        floor = max(1e-10 * float(values[-1]), 1e-14)
+        covariance = (vectors / np.maximum(np.abs(values), floor)) @ vectors.T
+        f, gradient = objective(x)
+        step = -covariance @ gradient
+        decrement = float(-gradient @ step)
+        if decrement < 1e-6:
+            converged = bool(values[0] > floor)
+            break
+        scale = 1.0
+        while scale > 1e-8 and not objective(x + scale * step)[0] < f:
+            scale /= 2
+        if scale <= 1e-8:
+            converged = bool(values[0] > floor and decrement < 1e-2)
+            break
+        x = x + scale * step
+    if not converged:
+        warnings.warn(
+            "find_mode stopped at a point that is no clear maximum of the posterior; look at the priors, give start=..., "
+            "or sample without it.",
+            stacklevel=2,
+        )
+    return Mode(_initvals(model, point, x), x, covariance, -objective(x)[0], converged)
+
+
+def unconstrained(point: Mapping[str, Any], model: pm.Model) -> dict[str, np.ndarray]:
+    """Value variables for free variables given by name; names the model does not have are an error."""
+    unknown = set(point) - {v.name for v in model.free_RVs}
+    if unknown:
+        raise ValueError(f"{sorted(unknown)} are no free variables of the model; it has {[v.name for v in model.free_RVs]}.")
+    values = {}
+    for rv in model.free_RVs:
+        if rv.name not in point:
+            continue
+        number: Any = np.asarray(point[rv.name], dtype=float)
+        transform = model.rvs_to_transforms[rv]
+        if transform is not None:
+            number = transform.forward(number, *model.replace_rvs_by_values(list(rv.owner.inputs))).eval()
+        values[model.rvs_to_values[rv].name] = np.asarray(number)
+    return values
+
+
+def _hessian(objective: Any, x: np.ndarray) -> np.ndarray:
+    """Central differences of exact gradients, with steps at which the gradient changes measurably."""
+    _, g0 = objective(x)
+    rows = []
+    for i in range(x.size):
+        # A step of about a tenth of a standard deviation, found from the curvature of a first, tiny step.
+        step = 1e-6 * max(1.0, abs(x[i]))
+        e = np.zeros_like(x)
+        e[i] = step
+        curvature = abs(objective(x + e)[1][i] - g0[i]) / step
+        e[i] = min(0.1 / np.sqrt(curvature), 1e-2) if curvature > 0 else 1e-4
+        rows.append((objective(x + e)[1] - objective(x - e)[1]) / (2 * e[i]))
+    hessian: np.ndarray = np.array(rows)
+    symmetric: np.ndarray = (hessian + hessian.T) / 2
+    return symmetric
+
+
+def _initvals(model: pm.Model, point: dict[str, Any], x: np.ndarray) -> dict[str, np.ndarray]:
+    """Free variables at a point of the unconstrained space."""
+    values, at = {}, 0
+    for v in model.value_vars:
+        size = int(np.size(point[v.name]))
+        values[v.name] = x[at : at + size].reshape(np.shape(point[v.name]))
+        at += size
+    free = model.unobserved_value_vars
+    function = pytensor.function(model.value_vars, free, on_unused_input="ignore")
+    names = [v.name for v in model.free_RVs]
+    return {v.name: value for v, value in zip(free, function(**values), strict=True) if v.name in names}

@@ -1,0 +1,85 @@
+"""Oscillators with one degree of freedom."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pm_sysid.system import System
+
+
+def duffing(*, offset: bool = False, observe: Literal["displacement", "acceleration"] = "displacement") -> System:
+    """Duffing oscillator ``m z'' + c z' + k z + k3 z^3 = F (+ offset)``.
+
+    Parameters
+    ----------
+    offset : bool
+        Add a constant force ``offset`` (N) to the input: an offset of the amplifier.
+    observe : {"displacement", "acceleration"}
+        What the sensor reads.
+
+    Returns
+    -------
+    System
+        States ``z`` (m), ``v`` (m/s); input ``F`` (N); parameters ``m`` (kg), ``c`` (N s/m), ``k`` (N/m), ``k3`` (N/m^3).
+
+    Examples
+    --------
+    >>> import pm_sysid as sid
+    >>> sid.models.duffing(offset=True).params
+    ('m', 'c', 'k', 'k3', 'offset')
+    """
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
+        force = u.F + p.offset if offset else u.F
+        return x.v, (force - p.c * x.v - p.k * x.z - p.k3 * x.z**3) / p.m
+
+    return System(
+        dynamics,
+        states=("z", "v"),
+        inputs=("F",),
+        params=("m", "c", "k", "k3", *(("offset",) if offset else ())),
+        observe=_sensor(observe),
+    )
+
+
+def bouc_wen(*, observe: Literal["displacement", "acceleration"] = "acceleration") -> System:
+    """Bouc-Wen hysteresis ``m z'' + c z' + k z + r = F``, ``r' = alpha z' - beta (gamma |z'| r + delta z' |r|)``.
+
+    The exponent nu of the general model is one (Longbottom, Champneys and Rogers 2024, Eq. 26).
+
+    Parameters
+    ----------
+    observe : {"displacement", "acceleration"}
+        What the sensor reads.
+
+    Returns
+    -------
+    System
+        States ``z`` (m), ``v`` (m/s), ``r`` (N); input ``F`` (N); parameters ``m`` (kg), ``c`` (N s/m), ``k`` (N/m),
+        ``alpha`` (N/m), ``beta`` (1/m), ``gamma``, ``delta``.
+
+    Examples
+    --------
+    >>> import pm_sysid as sid
+    >>> sid.models.bouc_wen().chains
+    (('z', 'v'), ('r',))
+    """
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any, Any]:
+        hysteresis = p.alpha * x.v - p.beta * (p.gamma * abs(x.v) * x.r + p.delta * x.v * abs(x.r))
+        return x.v, (u.F - p.c * x.v - p.k * x.z - x.r) / p.m, hysteresis
+
+    return System(
+        dynamics,
+        states=("z", "v", "r"),
+        inputs=("F",),
+        params=("m", "c", "k", "alpha", "beta", "gamma", "delta"),
+        observe=_sensor(observe),
+    )
+
+
+def _sensor(kind: str) -> Any:
+    sensors = {"displacement": lambda t, x, dx, u, p: x.z, "acceleration": lambda t, x, dx, u, p: dx.v}
+    if kind not in sensors:
+        raise ValueError(f"observe is {kind!r}; give one of {sorted(sensors)}.")
+    return sensors[kind]

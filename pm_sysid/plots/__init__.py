@@ -1,0 +1,7 @@
+"""Figures: predictions against the record, residual analysis, prior against posterior. Needs matplotlib."""
+
+from pm_sysid.plots.fit import plot_fit
+from pm_sysid.plots.parameters import plot_prior_posterior
+from pm_sysid.plots.residuals import plot_residuals
+
+__all__ = ["plot_fit", "plot_prior_posterior", "plot_residuals"]

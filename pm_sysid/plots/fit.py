@@ -1,0 +1,166 @@
+"""Predictions drawn over the record."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from pm_sysid.metrics import fit_percent, rmse, time_dimension
+from pm_sysid.plots.canvas import DATA, MODEL, AxesArray, FloatArray, Panels, draw_band, draw_data, draw_line, panels
+from pm_sysid.timeseries import TimeSeries
+
+type Interval = tuple[float, float]
+
+# The data lie under the prediction, and stand out on both sides of it; their residual lies on top.
+_DATA_STYLES: tuple[dict[str, Any], ...] = ({"lw": 2.0, "alpha": 0.7}, {"lw": 0.6, "markersize": 2.0, "zorder": 4})
+
+
+def plot_fit(
+    record: TimeSeries,
+    prediction: ArrayLike | xr.DataArray | xr.Dataset,
+    *,
+    output: str | None = None,
+    window: Interval | None = None,
+    hdi: float = 0.94,
+    zoom: Interval | None = None,
+    ax: Panels = None,
+    figsize: tuple[float, float] | None = None,
+) -> AxesArray:
+    """Draw a measured output, the median and spread of its predictions, and below them what the median misses.
+
+    The root mean square error and the fit of MATLAB's ``compare`` are those of the median within `window`.
+
+    Parameters
+    ----------
+    record : TimeSeries
+        The record, with outputs; T samples.
+    prediction : array_like, DataArray or Dataset, shape (..., T) or (..., T, n_y)
+        Predictions at the times of the record, in units of the output; the leading dimensions, such as chain
+        and draw, are pooled. A Dataset has a variable per output, as `simulate` returns it. Draws that are
+        not finite are left out with a warning.
+    output : str, optional
+        Name of the output; may be left out if the record has one.
+    window : (float, float), optional
+        First and last time, in seconds, to draw and to score; by default the whole record.
+    hdi : float
+        Probability between the limits of the band, which cuts off equal tails. The band holds what varies
+        between the draws: without measurement noise in them, the measurements may lie outside.
+    zoom : (float, float), optional
+        First and last time, in seconds, of an enlargement to the right.
+    ax : matplotlib axes, or an array of them, optional
+        Where to draw: a row of axes for the fit and, if there are twice as many, one for the residual. By
+        default a new figure.
+    figsize : (float, float), optional
+        Size of a new figure in inches.
+
+    Returns
+    -------
+    ndarray of matplotlib axes, shape (2,), or (2, 2) with `zoom`
+        Rows fit and residual, columns record and enlargement.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    ValueError
+        If there is no such output, shapes do not match, or an interval holds no sample.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> record = TimeSeries([0.0, 0.1, 0.2], y=[0.0, 1.0, 0.5], outputs="z")
+    >>> fit, residual = plot_fit(record, [[0.1, 1.0, 0.4], [0.0, 0.9, 0.5]])
+    >>> fit.get_ylabel(), residual.get_xlabel()
+    ('z', 'time (s)')
+    """
+    if not 0 < hdi < 1:
+        raise ValueError(f"hdi must lie between 0 and 1, but is {hdi}")
+    name, y = _measured(record, output)
+    draws = _draws(record, prediction, name)
+    inside = _between(record.t, window, "window")
+    t, y, draws = record.t[inside], y[inside], draws[:, inside]
+    low, middle, high = np.quantile(draws, [(1 - hdi) / 2, 0.5, (1 + hdi) / 2], axis=0)
+    views = [slice(None), _between(t, zoom, "zoom")] if zoom else [slice(None)]
+    shapes = [(rows, len(views)) for rows in (2, 1)]
+    grid = {"sharex": "col", "height_ratios": (2.4, 1), "width_ratios": (1.6, 1)[: len(views)]}
+    axes = panels("ax", ax, shapes, figsize or (7.2 if zoom else 5, 3.3), **grid)
+    pooled = len(draws) > 1
+    for column, view in zip(axes.T, views, strict=True):
+        for panel, origin, data_style in zip(column, (0.0, middle), _DATA_STYLES, strict=False):
+            below, centre, above, data = ((curve - origin)[view] for curve in (low, middle, high, y))
+            draw_data(panel, t[view], data, color=DATA, label="measured", **data_style)
+            draw_line(panel, t[view], centre, color=MODEL, lw=0.8, zorder=3, label="median" if pooled else "prediction")
+            if pooled:
+                draw_band(panel, t[view], below, above, color=MODEL, alpha=0.35, label=f"{100 * hdi:g} % interval")
+            panel.margins(x=0)
+        column[-1].set_xlabel("time (s)")
+    if zoom:
+        for panel in axes[:, 0]:
+            panel.axvspan(*zoom, color="0.9", lw=0, zorder=0)
+    axes[0, 0].set_ylabel(name)
+    score = f"RMSE {rmse(y, middle):.3g}, fit {fit_percent(y, middle):.4g} %"
+    small = {"ncols": 3, "fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
+    legend = axes[0, 0].legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1, **small)
+    if len(axes) > 1:
+        axes[1, 0].set_ylabel("residual")
+        axes[1, 0].set_title(score, loc="right", fontsize="small", pad=3)
+    else:
+        legend.set_title(score, prop={"size": "small"})
+    return axes if zoom else axes[:, 0]
+
+
+def _measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
+    names = record.outputs
+    if not names:
+        raise ValueError("record has no outputs; pass a TimeSeries with y")
+    if output is None and len(names) > 1:
+        raise ValueError(f"record has the outputs {', '.join(names)}; choose one by output")
+    name = names[0] if output is None else output
+    if name not in names:
+        raise ValueError(f"output must be one of {', '.join(names)}, but is {name!r}")
+    return name, record.output_matrix[:, names.index(name)]
+
+
+def _draws(record: TimeSeries, prediction: Any, name: str) -> FloatArray:
+    """Predictions of one output, shape (draws, T)."""
+    if isinstance(prediction, xr.Dataset):
+        if name not in prediction:
+            raise ValueError(f"prediction has no variable {name!r}; it has {', '.join(map(str, prediction.data_vars))}")
+        prediction = prediction[name]
+    if isinstance(prediction, xr.DataArray):
+        time = time_dimension(prediction, "prediction")
+        for dim in [d for d in prediction.dims if name in prediction.coords.get(d, ())]:
+            prediction = prediction.sel({dim: name})
+        pooled = [dim for dim in prediction.dims if dim in ("chain", "draw", "sample")]
+        prediction = prediction.transpose(*pooled, *(dim for dim in prediction.dims if dim not in pooled))
+        if len(record.outputs) == 1 or prediction.ndim == len(pooled) + 1:
+            prediction = prediction.transpose(..., time)
+    values = np.asarray(prediction, dtype=float)
+    size, count = len(record), len(record.outputs)
+    if values.shape[-1:] != (size,):
+        if values.shape[-2:] != (size, count):
+            expected = f"(..., {size}) or (..., {size}, {count})"
+            raise ValueError(f"prediction must have shape {expected} to match record, but has {values.shape}")
+        values = values[..., record.outputs.index(name)]
+    draws = values.reshape(-1, size)
+    finite = np.isfinite(draws).all(axis=1)
+    if not finite.any():
+        raise ValueError("prediction has no draw that is finite throughout; cut the record to where it is")
+    if not finite.all():
+        warnings.warn(f"{(~finite).sum()} of {len(draws)} predictions are not finite and left out", stacklevel=3)
+    return draws[finite]
+
+
+def _between(t: FloatArray, interval: Interval | None, name: str) -> slice:
+    """Select the samples within an interval of time."""
+    if interval is None:
+        return slice(None)
+    start, stop = np.searchsorted(t, interval[0], "left"), np.searchsorted(t, interval[1], "right")
+    if stop - start < 2:
+        raise ValueError(f"{name} must hold at least two samples of {t[0]:g} to {t[-1]:g} s, but is {interval}")
+    return slice(int(start), int(stop))

@@ -1,0 +1,116 @@
+"""Residuals drawn with the bounds that noise would keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from pm_sysid.plots.canvas import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
+from pm_sysid.residuals import BOUND, LEVEL, as_residuals, correlation, scores
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_residuals(
+    residuals: ArrayLike,
+    *,
+    u: ArrayLike | None = None,
+    fs: float = 1.0,
+    lags: int = 50,
+    standardised: bool = True,
+    axes: Panels = None,
+    figsize: tuple[float, float] | None = None,
+) -> AxesArray:
+    """Draw residuals over time, their correlations with 99 % bounds, and their normal quantiles.
+
+    `pm_sysid.residuals.residual_tests` puts the same questions as numbers.
+
+    Parameters
+    ----------
+    residuals : array_like, shape (T,)
+        One-step prediction errors of one output; NaN marks a missing value.
+    u : array_like, shape (T,), optional
+        The input; a negative lag is of later input, and means feedback or a wrong delay.
+    fs : float
+        Sampling rate in Hz.
+    lags : int
+        Largest lag in samples.
+    standardised : bool
+        Whether the residuals were divided by their predicted standard deviations, so that they should be
+        standard normal; if not, they are compared with a normal distribution of their own mean and spread.
+    axes : array of 4 matplotlib axes, optional
+        Where to draw; by default a new figure.
+    figsize : (float, float), optional
+        Size of a new figure in inches.
+
+    Returns
+    -------
+    ndarray of matplotlib axes, shape (2, 2)
+        Time series, autocorrelation; correlation with the input, normal quantiles.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    ValueError
+        If shapes differ, or there are too few residuals for `lags`.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> plot_residuals(np.random.default_rng(0).standard_normal(200), lags=10)[0, 1].get_ylabel()
+    'autocorrelation'
+    """
+    e, u = as_residuals(residuals, u, lags)
+    if not fs > 0:
+        raise ValueError(f"fs must be positive, but is {fs}")
+    centre, spread = (0.0, 1.0) if standardised else (float(np.nanmean(e)), float(np.nanstd(e)))
+    label = r"residual / $\sigma$" if standardised else "residual"
+    grid = panels("axes", axes, [(2, 2)], figsize or (6.4, 4.4))
+    (series, auto), (cross, quantiles) = grid
+
+    draw_data(series, np.arange(len(e)) / fs, e, color=MODEL, lw=0.5)
+    for level in (-2, 2):
+        series.axhline(centre + level * spread, color=DATA, lw=0.8, ls="--", zorder=3)
+    series.set(xlabel="time (s)", ylabel=label)
+    series.margins(x=0)
+
+    _draw_correlation(auto, e, e, range(1, lags + 1))
+    auto.set(xlabel="lag (samples)", ylabel="autocorrelation")
+    if u is None:
+        cross.text(0.5, 0.5, "no input", transform=cross.transAxes, ha="center", va="center", color=PRIOR)
+        cross.set(xticks=[], yticks=[])
+    else:
+        _draw_correlation(cross, e, u, range(-lags, lags + 1))
+        cross.set(xlabel="lag (samples)", ylabel="cross-correlation")
+
+    _draw_quantiles(quantiles, np.sort(e[np.isfinite(e)]), centre, spread)
+    quantiles.set(xlabel="normal quantile", ylabel=label)
+    return grid
+
+
+def _draw_correlation(ax: Axes, e: FloatArray, other: FloatArray, lags: range) -> None:
+    r, pairs = correlation(e, other, lags)
+    bound = BOUND / scores(np.ones_like(r), pairs, int(np.isfinite(e).sum()))
+    ax.fill_between(lags, -bound, bound, color="0.85", linewidth=0, zorder=0, label=f"{LEVEL:.0%} bounds")
+    ax.vlines(lags, 0, r, color=MODEL, lw=1.2 if len(lags) <= 60 else 0.8)
+    ax.axhline(0, color=DATA, lw=0.6)
+    ax.set_xlim(lags[0] - 1, lags[-1] + 1)
+    ax.set_ylim(*np.array([-1.25, 1.25]) * max(np.abs(r).max(), 1.4 * bound.max()))
+
+
+def _draw_quantiles(ax: Axes, values: FloatArray, centre: float, spread: float) -> None:
+    """Sorted values over normal quantiles, with the straight line and pointwise bounds of a normal sample."""
+    n = len(values)
+    z = stats.norm.ppf((np.arange(n) + 0.5) / n)
+    rank = np.unique(np.searchsorted(z, np.linspace(z[0], z[-1], 400))) if n > 400 else np.arange(n)
+    tail = (1 - LEVEL) / 2
+    low, high = (stats.norm.ppf(stats.beta.ppf(p, rank + 1, n - rank)) for p in (tail, 1 - tail))
+    ax.fill_between(z[rank], centre + spread * low, centre + spread * high, color="0.85", linewidth=0, zorder=0)
+    ax.plot(z[[0, -1]], centre + spread * z[[0, -1]], color=DATA, lw=0.8)
+    ax.plot(z[rank], values[rank], ls="none", marker=".", markersize=3.5, color=MODEL)

@@ -1,0 +1,244 @@
+"""Deterministic free runs: many parameter sets, accuracy checked by step doubling, or one symbolic expression."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from pymc import Model
+from pytensor.graph.basic import Variable
+from pytensor.graph.utils import MissingInputError
+
+from pm_sysid.initial import initial_state
+from pm_sysid.problem import check_params, check_records, vector
+from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
+from pm_sysid.substeps import MOST, SubstepWarning, evaluate_at_initial_point
+from pm_sysid.system import System
+from pm_sysid.timeseries import TimeSeries
+
+_log = logging.getLogger("pm_sysid")
+
+#: Outputs may move by this fraction of their root mean square when the substeps are doubled.
+TOLERANCE = 1e-4
+
+
+def simulate(
+    system: System,
+    data: TimeSeries,
+    params: Mapping[str, Any],
+    *,
+    x0: Any = None,
+    substeps: int | Literal["auto"] = "auto",
+) -> Any:
+    """Free run of a system on the input of a record, by the classical Runge-Kutta method.
+
+    Parameters
+    ----------
+    system : System
+        Equations of motion and outputs.
+    data : TimeSeries
+        Times and inputs; ``y`` is used only to infer an initial state that is not given.
+    params : mapping
+        Value of each parameter: numbers, arrays of draws (``xarray.DataArray`` with any dims, such as those of
+        ``idata.posterior``, or NumPy arrays of one shape), or PyTensor variables. Entries that are no parameter of the
+        system are an error, except in a Dataset, of which the parameters are picked.
+    x0 : number, mapping by state, sequence or vector, optional
+        Initial state; entries may be arrays of draws too. By default read off the first samples of ``y`` where an output
+        shows the state, and zero elsewhere.
+    substeps : int or "auto", default "auto"
+        Runge-Kutta steps in each sampling interval. ``"auto"`` doubles them until the outputs of the first, middle and
+        last parameter set move by less than 1e-4 of their root mean square; a number is obeyed and checked.
+
+    Returns
+    -------
+    xarray.Dataset or TensorVariable
+        Outputs and states with dims ``(*draw dims, "time")``. With a PyTensor variable among the parameters or initial
+        states: a differentiable expression of shape (T,), or (T, n_y) for several outputs.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For unknown or missing parameters, arrays of different shapes, a record that does not fit the system.
+
+    Notes
+    -----
+    A parameter set with which the solution diverges gives NaN or infinite outputs from there on, not an error.
+
+    Examples
+    --------
+    >>> import numpy as np, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> record = sid.TimeSeries(np.linspace(0.0, 1.0, 11), None, None)
+    >>> run = sid.simulate(decay, record, dict(rate=np.array([1.0, 2.0])), x0=1.0)
+    >>> run["y"].dims
+    ('draw', 'time')
+    >>> np.allclose(run["y"][:, -1], np.exp([-1.0, -2.0]), rtol=1e-4)
+    True
+    """
+    if not isinstance(data, TimeSeries):
+        raise TypeError(f"data is {type(data).__name__}; give a TimeSeries (simulate several one by one).")
+    (record,) = check_records(system, data, need_y=False)
+    if "time" in (*system.states, *system.outputs):
+        raise ValueError("a state or output is named 'time', which is the dimension of the result; rename it.")
+    _check_substeps(substeps)
+    if isinstance(x0, list | tuple) and len(x0) == len(system.states):
+        x0 = dict(zip(system.states, x0, strict=True))
+    if isinstance(params, xr.Dataset | xr.DataTree):
+        params = {name: xr.DataArray(params[name]) for name in system.params if name in params}
+    if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
+        return _symbolic(system, record, params, x0, substeps)
+    theta, start, dims, coords = _draws(system, record, params, x0)
+    chosen = _choose(system, record, theta, start, substeps)
+    inputs = rk4_inputs(record, chosen)
+    run = _compiled(system)
+    rows = [run(p, s[None], inputs.counts, inputs.substeps, inputs.samples) for p, s in zip(theta, start, strict=True)]
+    names = [*system.outputs, *system.states]
+    stacked = np.array(rows).reshape(*dims.values(), len(record), len(names))
+    variables = {name: ((*dims, "time"), stacked[..., i]) for i, name in enumerate(names) if names.index(name) == i}
+    return xr.Dataset(variables, {**coords, "time": record.t}, {"substeps": chosen, "integrator": "RK4"})
+
+
+def _flat(params: Mapping[str, Any], x0: Any) -> list[Any]:
+    """Everything that could be a variable."""
+    starts = list(x0.values()) if isinstance(x0, Mapping) else list(x0) if isinstance(x0, list | tuple) else [x0]
+    return [*params.values(), *starts]
+
+
+@lru_cache(maxsize=32)
+def _compiled(system: System) -> Callable[..., np.ndarray]:
+    args = [pt.dvector(), pt.dmatrix(), pt.lvector(), pt.dmatrix(), pt.dmatrix()]
+    function: Callable[..., np.ndarray] = pytensor.function(args, rk4_recurrence(system)(*args)[0], trust_input=True)
+    return function
+
+
+def _draws(
+    system: System, record: TimeSeries, params: Mapping[str, Any], x0: Any
+) -> tuple[np.ndarray, np.ndarray, dict[str, int], dict[str, Any]]:
+    """Parameter sets (N, P), initial states (N, n_x), and the dims and coordinates of the draws."""
+    scalars = {k: 0.0 if _is_array(v) else v for k, v in params.items()} if isinstance(params, Mapping) else params
+    check_params(system, scalars)
+    given = {k: 0.0 if _is_array(v) else v for k, v in x0.items()} if isinstance(x0, Mapping) else x0
+    has_y = record.y is not None and record.output_matrix.shape[1] == len(system.outputs)
+    means, _ = initial_state(system, record, given if has_y or given is not None else 0.0, 0.0, hidden="zero")
+    arrays = {**{k: params[k] for k in system.params}}
+    starts: dict[str, Any] = dict(zip(system.states, means, strict=True))
+    if isinstance(x0, Mapping):
+        starts |= {k: v for k, v in x0.items() if _is_array(v)}
+    labelled = [xr.DataArray(v) for v in (*arrays.values(), *starts.values()) if isinstance(v, xr.DataArray)]
+    plain = {np.shape(v) for v in (*arrays.values(), *starts.values()) if _is_array(v) and not isinstance(v, xr.DataArray)}
+    if len(plain) > 1 or (plain and labelled):
+        raise ValueError(
+            f"params and x0 hold arrays of the shapes {sorted(plain)}{' beside DataArrays' if labelled else ''}; "
+            "give arrays of one shape, or DataArrays with named dims."
+        )
+    if labelled:
+        template = xr.broadcast(*labelled)[0]
+        dims = {str(d): int(n) for d, n in template.sizes.items()}
+        coords = {d: template.coords[d] for d in dims if d in template.coords}
+    else:
+        shape = plain.pop() if plain else ()
+        names = ("draw",) if len(shape) == 1 else tuple(f"draw_dim_{i}" for i in range(len(shape)))
+        dims, coords = dict(zip(names, shape, strict=True)), {}
+        template = None
+    shape = tuple(dims.values())
+
+    def expand(value: Any) -> Any:
+        if template is None or not _is_array(value):
+            return value
+        return xr.DataArray(value).broadcast_like(template).transpose(*dims)
+
+    columns = [np.broadcast_to(np.asarray(expand(v), float), shape).ravel() for v in (*arrays.values(), *starts.values())]
+    n = int(np.prod(shape))
+    table = np.stack(columns, axis=1) if columns else np.empty((n, 0))
+    return np.ascontiguousarray(table[:, : len(arrays)]), np.ascontiguousarray(table[:, len(arrays) :]), dims, coords
+
+
+def _is_array(value: Any) -> bool:
+    return not isinstance(value, Variable) and np.ndim(value) > 0
+
+
+def _check_substeps(substeps: Any) -> None:
+    if isinstance(substeps, str) and substeps == "auto":
+        return
+    if isinstance(substeps, bool) or not isinstance(substeps, int | np.integer) or substeps < 1:
+        raise ValueError(f"substeps is {substeps!r}; give a positive integer or 'auto'.")
+
+
+def _choose(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, substeps: int | str) -> int:
+    """Fewest substeps whose doubling hardly moves the outputs; or the number asked for, checked."""
+    if len(record) < 2 or not len(theta):
+        return 1 if substeps == "auto" else int(substeps)
+    run, n_y = _compiled(system), len(system.outputs)
+    picked = sorted({0, len(theta) // 2, len(theta) - 1})
+
+    def outputs(n: int) -> np.ndarray:
+        inputs = rk4_inputs(record, n)
+        args = (inputs.counts, inputs.substeps, inputs.samples)
+        return np.stack([run(theta[i], start[i : i + 1], *args)[:, :n_y] for i in picked])
+
+    def moved(a: np.ndarray, b: np.ndarray) -> float:
+        fine = np.all(np.isfinite(b), axis=(1, 2))
+        if not fine.any():
+            return 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = np.sqrt(np.mean(b[fine] ** 2, axis=1, keepdims=True)) + 1e-300
+            change = np.max(np.abs(a[fine] - b[fine]) / scale)
+        return float(np.nan_to_num(change, nan=np.inf))
+
+    if substeps != "auto":
+        change = moved(outputs(int(substeps)), outputs(2 * int(substeps)))
+        if not change < TOLERANCE:
+            warnings.warn(
+                f"substeps={substeps}: the outputs move by {change:.2g} of their root mean square when the substeps are "
+                f"doubled (more than {TOLERANCE:g}); use more, or substeps='auto'.",
+                SubstepWarning,
+                stacklevel=3,
+            )
+        return int(substeps)
+    n, now = 1, outputs(1)
+    while n < 2 * MOST:
+        then = outputs(2 * n)
+        if moved(now, then) < TOLERANCE:
+            _log.info("simulate: substeps='auto' chose %d Runge-Kutta steps a sample.", n)
+            return n
+        n, now = 2 * n, then
+    warnings.warn(
+        f"substeps='auto': the outputs still move by more than {TOLERANCE:g} of their root mean square with {n} substeps; "
+        "the system may be chaotic, stiff or not smooth.",
+        SubstepWarning,
+        stacklevel=3,
+    )
+    return n
+
+
+def _symbolic(system: System, record: TimeSeries, params: Mapping[str, Any], x0: Any, substeps: int | str) -> Any:
+    """Differentiable outputs of one parameter set."""
+    theta = vector(check_params(system, params))
+    has_y = record.y is not None and record.output_matrix.shape[1] == len(system.outputs)
+    means, _ = initial_state(system, record, x0 if has_y or x0 is not None else 0.0, 0.0, hidden="zero")
+    start = vector(means)
+    try:
+        model: Model | None = Model.get_context(error_if_none=False)
+        values = evaluate_at_initial_point([theta, start], model)
+        chosen = _choose(system, record, values[0][None], values[1][None], substeps)
+    except MissingInputError as error:
+        if substeps == "auto":
+            raise ValueError(
+                "substeps='auto' needs values to judge the step at, and a variable among params or x0 has none here; give a "
+                "number of substeps, or call simulate inside the model that has the variable."
+            ) from error
+        chosen = int(substeps)
+    inputs = rk4_inputs(record, chosen)
+    outputs, _ = rk4_recurrence(system)(theta, start[None], inputs.counts, inputs.substeps, inputs.samples)
+    n_y = len(system.outputs)
+    flat = n_y == 1 and (record.y is None or record.y.ndim == 1)
+    return outputs[:, 0] if flat else outputs[:, :n_y]

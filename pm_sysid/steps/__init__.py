@@ -1,0 +1,1 @@
+"""Symbolic steps: the prior, the probabilistic filter, the deterministic simulator."""

@@ -1,0 +1,379 @@
+"""The probabilistic ODE filter: one step of EK0 or EK1 as a scalar graph.
+
+Each chain of states (a coordinate and its derivatives) is a q-times integrated Wiener process. A substep predicts and
+conditions on the ODE residual being zero; a sample transfers the jump of the input and conditions on the measurement
+(Eqs. 16-20 of the sequential paper).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal
+
+import pytensor.scalar.basic as psb
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import graph_inputs
+
+from pm_sysid.recurrence import Phase, Recurrence
+from pm_sysid.scalars import (
+    Scalar,
+    add,
+    as_variable,
+    constant,
+    div,
+    dot,
+    is_number,
+    jacobian,
+    mul,
+    simplify,
+    sqrt,
+    sub,
+    substitute,
+    switch,
+    symbol,
+    symbols,
+    untraced,
+)
+from pm_sysid.steps.gaussian import correct, project, triangularise
+from pm_sysid.steps.iwp import diffusion_root, transition
+from pm_sysid.steps.state import Block, Carry, Form, State
+from pm_sysid.system import System
+
+#: Smallest diffusion: keeps the pivots of the square root, and the squares of their squares that derivatives divide by,
+#: positive when the residual is exactly zero.
+FLOOR = 1e-50
+
+type Output = Literal["loglik", "innovations", "draw", "moments"]
+
+
+class FilterSteps(Carry):
+    """Scalar graphs of a filter for one system and one form; the recurrences are built from them."""
+
+    # -- start --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> Phase:
+        """State and derivatives at the first sample, from the state alone.
+
+        The derivatives of the equations of motion along the flow give all higher components exactly (Kraemer and
+        Hennig 2020), and their Jacobian carries an uncertain initial state into them.
+        """
+        system = self.system
+        n_x = len(system.states)
+        std = symbols("std", n_x)
+        derivatives, levels = system.total_derivatives(self.n_derivatives)
+        values: dict[tuple[int, int], Scalar] = {}
+        for s, (c, k) in self.place.items():
+            values[c, k] = system.x[s]
+        for c, chain in enumerate(system.chain_states):
+            for j in range(self.levels - len(chain)):
+                values[c, len(chain) + j] = derivatives[c][j]
+        state: State = []
+        for b in range(len(self.blocks)):
+            parts = self.components(b)
+            mean = [values[c, k] for k, c in parts]
+            partial = jacobian(mean, system.x)
+            spread = [[mul(row[s], std[s]) for s in self.free] for row in partial]
+            state.append(Block(mean, [[0.0] * len(parts) for _ in parts], spread))
+        state = self.stretched(state, [div(1.0, a) for a in self.scale])
+        inputs = [*system.x, *std, system.t, *(s for level in levels for s in level)]
+        sums = [0.0] * (self.n_chains if self.calibrate else 0)
+        return Phase.build([], self.params, inputs, [*self.pack(state), *sums])
+
+    # -- substep ------------------------------------------------------------------------------------------------------
+
+    def substep(self) -> Phase:
+        """Predict over one substep and condition on the ODE.
+
+        When calibrating, the carry ends with the running sums of ``z^2 / s`` of each chain (Eq. 19).
+        """
+        system, q, calibrate = self.system, self.q, self.calibrate
+        carry = symbols("carry", self.n_carry)
+        sum_in = symbols("sum", self.n_chains if calibrate else 0)
+        sums: list[Scalar] = list(sum_in)
+        state = self.unpack(carry)
+        ratio = [] if self.form.uniform else [symbol("ratio")]
+        scale: list[Scalar] = list(self.scale)
+        stretch: list[Scalar] = []
+        if ratio:
+            # A step of another length: go to its own scaling, and back at the end.
+            stretch = simplify([mul(sqrt(ratio[0]), *([ratio[0]] * (q - k))) for k in range(self.levels)])
+            scale = [mul(a, b) for a, b in zip(scale, stretch, strict=True)]
+            state = self.stretched(state, [div(1.0, a) for a in stretch])
+        A, LQ = transition(q), diffusion_root(q)
+
+        predicted: State = []
+        for b, block in enumerate(state):
+            parts = self.components(b)
+            at = {part: i for i, part in enumerate(parts)}
+            rows = [[(A[k][j], at[j, c]) for j in range(k, q + 1)] for k, c in parts]
+            mean = [add(*(mul(a, block.mean[i]) for a, i in row)) for row in rows]
+            moved = [
+                [[add(*(mul(a, matrix[i][col]) for a, i in row)) for col in range(len(matrix[0]))] for row in rows]
+                for matrix in (block.root, block.spread)
+            ]
+            predicted.append(Block(mean, *moved))
+
+        values = self.physical(predicted, scale)
+        f = substitute(system.top, self._at(values))
+        residual = [sub(values[c, len(chain)], f[c]) for c, chain in enumerate(system.chain_states)]
+        exact = self._residual_rows(values, scale, exact=True) if self.free else []
+        H = exact if exact and self.form.linearisation else self._residual_rows(values, scale)
+
+        diffusion: list[Scalar] = [1.0] * self.n_chains if calibrate else list(self.diffusion)
+        if self.form.dynamic and not calibrate:
+            diffusion = []
+            for c in range(self.n_chains):
+                # Local quasi-maximum-likelihood: the residual over what unit diffusion lets it be.
+                row = [H[c].get((c, k), 0.0) for k in range(self.levels)]
+                unit = [dot(row, [LQ[k][j] for k in range(self.levels)]) for j in range(self.levels)]
+                g2 = div(mul(residual[c], residual[c]), dot(unit, unit))
+                diffusion.append(sqrt(add(g2, FLOOR**2)))
+
+        state = []
+        for b, block in enumerate(predicted):
+            parts = self.components(b)
+            noise = [[mul(diffusion[c], LQ[k][j]) if d == c and j <= k else 0.0 for j, d in parts] for k, c in parts]
+            state.append(block._replace(root=triangularise(noise, block.root)))
+        for c in reversed(range(self.n_chains)):
+            b = next(i for i, chains in enumerate(self.blocks) if c in chains)
+            block, h = state[b], [H[c].get((d, k), 0.0) for k, d in self.components(b)]
+            z = add(residual[c], dot(h, [sub(m, m0) for m, m0 in zip(block.mean, predicted[b].mean, strict=True)]))
+            F = project(block.root, h)
+            s = dot(F, F)
+            if calibrate:
+                sums[c] = add(sums[c], div(mul(z, z), s))
+            gain, root = correct(block.root, F, div(1.0, s), 0.0)
+            # The derivative of z, term by term: exact where the ODE was evaluated, with h where the mean has moved since.
+            lean = self.along(exact[c], predicted) if self.free else []
+            for j, column in enumerate(lean):
+                since = [sub(r[j], r0[j]) for r, r0 in zip(block.spread, predicted[b].spread, strict=True)]
+                lean[j] = add(column, dot(h, since))
+            spread = [
+                [sub(x, mul(k, a)) for x, a in zip(row, lean, strict=True)] for row, k in zip(block.spread, gain, strict=True)
+            ]
+            state[b] = Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, spread)
+        if ratio:
+            state = self.stretched(state, stretch)
+        inputs = [system.t, *system.u, *ratio]
+        return Phase.build([*carry, *sum_in], self.params, inputs, [*self.pack(state), *sums])
+
+    def _residual_rows(
+        self, values: dict[tuple[int, int], Scalar], scale: list[Scalar], exact: bool = False
+    ) -> list[dict[tuple[int, int], Scalar]]:
+        """Rows of the ODE residual's linearisation in scaled components; zeroth order sees the derivative only."""
+        system = self.system
+        rows: list[dict[tuple[int, int], Scalar]] = []
+        partial = jacobian(system.top, system.x) if exact or self.form.linearisation else None
+        for c, chain in enumerate(system.chain_states):
+            row: dict[tuple[int, int], Scalar] = {(c, len(chain)): scale[len(chain)]}
+            if partial is not None:
+                for s, d in enumerate(substitute(partial[c], self._at(values))):
+                    row[self.place[s]] = mul(-1.0, d, scale[self.place[s][1]])
+            rows.append({key: h for key, h in row.items() if not is_number(h, 0.0)})
+        return rows
+
+    # -- sample -------------------------------------------------------------------------------------------------------
+
+    def sample(self, output: Output) -> Phase:
+        """Transfer the input's jump, then condition on the measurement.
+
+        Parameters
+        ----------
+        output : {"loglik", "innovations", "draw", "moments"}
+            What the recurrence puts out: the log-density of each measured value given those before; innovation and its
+            standard deviation for each; a measurement drawn with the standard normal numbers given in place of ``y``;
+            or mean and covariance of all states and derivatives.
+        """
+        system = self.system
+        carry = symbols("carry", self.n_carry)
+        sum_in = symbols("sum", self.n_chains if self.calibrate else 0)
+        state = self.unpack(carry)
+        jump_inputs: list[Variable] = []
+        if self.jumps:
+            state, jump_inputs = self._jump(state)
+        y = symbols("y", 0 if self.calibrate else len(system.g))
+        inputs = [system.t, *system.u, *jump_inputs, *y]
+        outputs: list[Scalar] = []
+        if not self.calibrate:
+            state, outputs = self._measure(state, y, output)
+        return Phase.build([*carry, *sum_in], self.params, inputs, [*self.pack(state), *sum_in, *outputs])
+
+    def _jump(self, state: State) -> tuple[State, list[Variable]]:
+        """Shift the derivatives by what the jump of the input does to them.
+
+        The input's derivative of order ``smoothness`` is ``before`` up to the sample and ``after`` it; lower ones are
+        continuous, higher ones zero. The k-th derivative along the flow changes by its difference.
+        """
+        system, order = self.system, self.form.smoothness
+        assert order is not None
+        derivatives, levels = system.total_derivatives(self.n_derivatives)
+        n_u = len(system.u)
+        continuous = [s for level in levels[1:order] for s in level]
+        before, after = symbols("before", n_u), symbols("after", n_u)
+        higher: dict[Variable, Scalar] = {s: 0.0 for level in levels[order + 1 :] for s in level}
+        if order == 0:
+            after = list(system.u)
+        values = self._at(self.physical(state, list(self.scale)))
+        states = {x: v for x, v in values.items() if x in set(system.x)}
+        left: dict[Variable, Scalar] = {**states, **higher, **dict(zip(levels[order], before, strict=True))}
+        right: dict[Variable, Scalar] = {**states, **higher, **dict(zip(levels[order], after, strict=True))}
+        where = {part: (b, i) for b in range(len(state)) for i, part in enumerate(self.components(b))}
+
+        def difference(expression: Scalar) -> Scalar:
+            """After minus before; zero for what no jumping input enters."""
+            if not isinstance(expression, Variable) or set(levels[order]).isdisjoint(graph_inputs([expression])):
+                return 0.0
+            (low,), (high,) = substitute([expression], left), substitute([expression], right)
+            return simplify([sub(high, low)])[0]
+
+        shifted: State = []
+        for b, block in enumerate(state):
+            mean, root, spread = block.mean[:], block.root[:], block.spread[:]
+            for i, (k, c) in enumerate(self.components(b)):
+                j = k - len(system.chain_states[c])
+                if j < 0:
+                    continue
+                mean[i] = add(mean[i], div(difference(derivatives[c][j]), self.scale[k]))
+                # Where the shift depends on the state, what is uncertain about the state moves with it.
+                for s, partial in enumerate(jacobian([derivatives[c][j]], system.x)[0]):
+                    chain, level = self.place[s]
+                    source, row = where[level, chain]
+                    factor = div(mul(difference(partial), self.scale[level]), self.scale[k])
+                    if is_number(factor, 0.0):
+                        continue
+                    if source == b:
+                        root[i] = [add(x, mul(factor, y)) for x, y in zip(root[i], block.root[row], strict=True)]
+                    spread[i] = [add(x, mul(factor, y)) for x, y in zip(spread[i], state[source].spread[row], strict=True)]
+            shifted.append(Block(mean, root, spread))
+        return shifted, [*continuous, *before, *(after if order else [])]
+
+    def _measure(self, state: State, y: list[Variable], output: Output) -> tuple[State, list[Scalar]]:
+        """Scalar updates by each output, linearised at the state before the first."""
+        system, scale = self.system, list(self.scale)
+        before = [block.mean for block in state]
+        at = self._at(self.physical(state, scale))
+        expected = substitute(system.g, at)
+        by_x = [substitute(row, at) for row in jacobian(system.g, system.x)]
+        by_dx = [substitute(row, at) for row in jacobian(system.g, system.dx)]
+        outputs: list[Scalar] = []
+        for j in range(len(system.g)):
+            row: dict[tuple[int, int], Scalar] = {}
+            for s, (c, k) in self.place.items():
+                row[c, k] = add(row.get((c, k), 0.0), mul(by_x[j][s], scale[k]))
+                row[c, k + 1] = add(row.get((c, k + 1), 0.0), mul(by_dx[j][s], scale[k + 1]))
+            mean, F = expected[j], []
+            for b, block in enumerate(state):
+                h = [row.get((c, k), 0.0) for k, c in self.components(b)]
+                mean = add(mean, dot(h, [sub(m, m0) for m, m0 in zip(block.mean, before[b], strict=True)]))
+                F.append(project(block.root, h))
+            lean = self.along(row, state)
+            own = [dot(f, f) for f in F]
+            noise = mul(self.noise[j], self.noise[j])
+            given = add(*own, noise)  # variance of the measurement for a known initial state, and in all
+            total = add(given, dot(lean, lean))
+            missing = None if output == "draw" else psb.isnan(y[j])
+            if missing is None:
+                innovation = mul(y[j], sqrt(total))
+                weight, weight_given = div(1.0, total), div(1.0, given)
+            else:
+                innovation = switch(missing, 0.0, sub(y[j], mean))
+                weight = switch(missing, 0.0, div(1.0, total))
+                weight_given = switch(missing, 0.0, div(1.0, given)) if self.free else weight
+            if output == "loglik":
+                assert missing is not None
+                outputs.append(_log_density(innovation, total, mean, missing))
+            elif output == "innovations":
+                assert missing is not None
+                outputs += [switch(missing, math.nan, innovation), sqrt(total)]
+            elif output == "draw":
+                outputs.append(add(mean, innovation))
+            factor = div(weight, add(1.0, sqrt(div(given, total)))) if self.free else 0.0
+            for b, block in enumerate(state):
+                others = add(noise, *(v for i, v in enumerate(own) if i != b))
+                gain, root = correct(block.root, F[b], weight_given, div(others, given))
+                spread = [
+                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(block.spread, gain, strict=True)
+                ]
+                covariance = [add(dot(r, F[b]), dot(old, lean)) for r, old in zip(block.root, block.spread, strict=True)]
+                step = mul(weight, innovation)
+                shrink = [mul(dot(r, lean), factor) for r in spread]
+                spread = [
+                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(spread, shrink, strict=True)
+                ]
+                state[b] = Block([add(m, mul(c, step)) for m, c in zip(block.mean, covariance, strict=True)], root, spread)
+        if output == "moments":
+            outputs = self._moments(state)
+        return state, outputs
+
+    def _moments(self, state: State) -> list[Scalar]:
+        """Physical means of all components, then covariances block by block (row-major)."""
+        mean: list[Scalar] = []
+        covariance: list[Scalar] = []
+        for b, block in enumerate(state):
+            parts = self.components(b)
+            mean += [mul(self.scale[k], m) for (k, _), m in zip(parts, block.mean, strict=True)]
+            rows = [[*r, *extra] for r, extra in zip(block.root, block.spread, strict=True)]
+            for (k, _), row in zip(parts, rows, strict=True):
+                covariance += [mul(self.scale[k], self.scale[j], dot(row, r)) for (j, _), r in zip(parts, rows, strict=True)]
+        return mean + covariance
+
+
+def _log_density(innovation: Scalar, s: Scalar, expected: Scalar, missing: Variable) -> Variable:
+    """Gaussian log-density; zero for a missing sample, minus infinity once the step has failed."""
+    square = div(mul(innovation, innovation), s)
+    density = mul(-0.5, add(psb.log(mul(2.0 * math.pi, s)), square))
+    fine = psb.and_(psb.gt(as_variable(s), constant(0.0)), psb.lt(as_variable(square), constant(math.inf)))
+    alive = psb.lt(psb.abs(as_variable(expected)), constant(math.inf))
+    return switch(missing, switch(alive, 0.0, -math.inf), switch(fine, density, -math.inf))
+
+
+@lru_cache(maxsize=64)
+@untraced
+def _phases(system: System, form: Form) -> tuple[FilterSteps, Phase, Phase]:
+    """What the recurrences of a filter have in common."""
+    steps = FilterSteps(system, form)
+    return steps, steps.start(), steps.substep()
+
+
+@lru_cache(maxsize=64)
+@untraced
+def filter_recurrence(system: System, form: Form, output: Output = "loglik") -> Recurrence:
+    """The PN filter of a system as a recurrence.
+
+    Parameters are the system's, the diffusion of each chain, the noise of each output and the scales (q+1,). See
+    :mod:`pm_sysid.steps.inputs` for the columns of its inputs.
+    """
+    steps, start, substep = _phases(system, form)
+    name = f"EK{form.linearisation}({form.order}) {'block' if form.block else 'dense'} {output}"
+    return Recurrence(
+        start,
+        substep,
+        steps.sample(output),
+        n_carry=steps.n_carry,
+        n_params=len(steps.params),
+        n_constants=steps.levels,
+        name=name,
+    )
+
+
+@lru_cache(maxsize=64)
+@untraced
+def calibration_recurrence(system: System, form: Form) -> Recurrence:
+    """The pass over the ODE alone that calibrates the diffusion (Eq. 19).
+
+    It runs block by block with unit diffusion: a chain's gain then does not depend on the size of its diffusion, which
+    makes the quasi-maximum-likelihood estimate of each chain exact. The last entries of ``final`` are the sums of
+    ``z^2 / s`` over the substeps.
+    """
+    steps = FilterSteps(system, replace(form, block=True, dynamic=False), calibrate=True)
+    return Recurrence(
+        steps.start(),
+        steps.substep(),
+        steps.sample("loglik"),
+        n_carry=steps.n_carry + steps.n_chains,
+        n_params=len(steps.params),
+        n_constants=steps.levels,
+        name=f"EK{form.linearisation}({form.order}) calibration",
+    )

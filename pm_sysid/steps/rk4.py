@@ -1,0 +1,68 @@
+"""The deterministic simulator: the classical Runge-Kutta step as a scalar graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from pm_sysid.recurrence import Phase, Recurrence
+from pm_sysid.scalars import Scalar, add, div, mul, substitute, symbol, symbols, untraced
+from pm_sysid.steps.inputs import FilterInputs, substep_grid
+from pm_sysid.system import System
+from pm_sysid.timeseries import TimeSeries
+
+
+@lru_cache(maxsize=64)
+@untraced
+def rk4_recurrence(system: System) -> Recurrence:
+    """Free run of a system as a recurrence: outputs, then states, at every sample.
+
+    A substep reads ``t, h`` and the inputs at its start, middle and end, the ends taken from inside the sampling
+    interval; a sample reads ``t`` and the inputs right after the sample.
+    """
+    x = symbols("x", len(system.states))
+    start, step = symbol("start"), symbol("step")
+    u0, u1, u2 = (symbols(f"u{i}_", len(system.u)) for i in range(3))
+
+    def slope(t: Scalar, state: Sequence[Scalar], u: Sequence[Scalar]) -> list[Scalar]:
+        at = {system.t: t, **dict(zip(system.x, state, strict=True)), **dict(zip(system.u, u, strict=True))}
+        return substitute(system.f, at)
+
+    def along(k: Sequence[Scalar], weight: Scalar) -> list[Scalar]:
+        return [add(a, mul(weight, b)) for a, b in zip(x, k, strict=True)]
+
+    half = mul(0.5, step)
+    k1 = slope(start, x, u0)
+    k2 = slope(add(start, half), along(k1, half), u1)
+    k3 = slope(add(start, half), along(k2, half), u1)
+    k4 = slope(add(start, step), along(k3, step), u2)
+    sums = [add(a, mul(2.0, b), mul(2.0, c), d) for a, b, c, d in zip(k1, k2, k3, k4, strict=True)]
+    new = along(sums, div(step, 6.0))
+
+    at = dict(zip(system.x, x, strict=True))
+    rates = substitute(system.f, at)
+    outputs = substitute(system.g, {**at, **dict(zip(system.dx, rates, strict=True))})
+    return Recurrence(
+        Phase.build([], system.p, system.x, system.x),
+        Phase.build(x, system.p, [start, step, *u0, *u1, *u2], new),
+        Phase.build(x, system.p, [system.t, *system.u], [*x, *outputs, *x]),
+        n_carry=len(x),
+        n_params=len(system.p),
+        name="RK4",
+    )
+
+
+def rk4_inputs(record: TimeSeries, substeps: int) -> FilterInputs:
+    """Evaluate a record's inputs where the Runge-Kutta step needs them."""
+    counts, interval, end = substep_grid(record, substeps)
+    per = counts[interval + 1]
+    begin = end - 1.0 / per
+    lengths = np.diff(record.t)[interval]
+    h = np.full(interval.size, record.dt[0] / substeps) if record.uniform and interval.size else lengths / per
+    rows = [(record.t[interval] + begin * lengths)[:, None], h[:, None]]
+    rows += [record.input_at(interval, np.clip(part, 0.0, 1.0)) for part in (begin, begin + 0.5 / per, end)]
+    here = np.arange(len(record))
+    samples = np.concatenate([record.t[:, None], record.input_at(here, 0.0)], axis=1)
+    return FilterInputs(counts, np.empty((1, 0)), np.concatenate(rows, axis=1), samples, float(np.median(h)) if h.size else 1.0)

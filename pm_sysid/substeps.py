@@ -1,0 +1,147 @@
+"""How many filter steps a sampling interval needs."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+
+from pm_sysid.problem import Problem, RecordData, Unknowns
+from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
+from pm_sysid.timeseries import TimeSeries
+
+_log = logging.getLogger("pm_sysid")
+
+#: The log-likelihood may move by this much when the substeps are doubled.
+TOLERANCE = 0.1
+#: Substeps are not doubled beyond this.
+MOST = 32
+#: Samples of a record that are looked at; what its log-likelihood moves is extrapolated to all.
+LOOK = 20_000
+
+
+class SubstepWarning(UserWarning):
+    """The filter's step is too coarse for the log-likelihood to be trusted."""
+
+
+def evaluate_at_initial_point(expressions: Sequence[Any], model: pm.Model | None) -> list[np.ndarray]:
+    """Numbers for expressions of a model's variables at its initial point."""
+    if model is None:
+        return [np.asarray(e.eval()) for e in expressions]
+    mode = pytensor.compile.mode.Mode(linker="py", optimizer=None)
+    values = model.replace_rvs_by_values(list(expressions))
+    function = pytensor.function(model.value_vars, values, on_unused_input="ignore", mode=mode)
+    point = model.initial_point(random_seed=0)
+    return list(function(**{v.name: point[v.name] for v in model.value_vars}))
+
+
+def reference_point(unknowns: Unknowns, model: pm.Model | None) -> Unknowns:
+    """Numbers for the unknowns at a model's initial point."""
+    return Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
+
+
+def synthetic_outputs(problem: Problem, records: Sequence[TimeSeries], at: Unknowns, seed: int = 0) -> np.ndarray:
+    """A record with known parameters: an accurate deterministic solution and drawn noise, shape (T, n_y)."""
+    recurrence = rk4_recurrence(problem.system)
+    args = [pt.dvector(), pt.dmatrix(), pt.lvector(), pt.dmatrix(), pt.dmatrix()]
+    run = pytensor.function(args, recurrence(*args)[0], trust_input=True)
+    n_y = len(problem.system.g)
+    rng = np.random.default_rng(seed)
+    parts = []
+    for r, record in enumerate(records):
+        inputs = rk4_inputs(record, 2 * MOST)
+        outputs = run(
+            np.asarray(at.params, float),
+            np.asarray(at.x0[r : r + 1], float),
+            inputs.counts,
+            inputs.substeps,
+            inputs.samples,
+        )[:, :n_y]
+        noisy = outputs + at.noise * rng.standard_normal(outputs.shape)
+        parts.append(np.where(np.isnan(record.output_matrix), np.nan, noisy))
+    return np.concatenate(parts)
+
+
+def log_likelihoods(
+    problem: Problem, records: Sequence[TimeSeries], at: Unknowns, y: np.ndarray, substeps: Sequence[int]
+) -> list[float]:
+    """Log-likelihood of measurements ``y`` (T, n_y) for several numbers of substeps, with one compilation."""
+    unknowns = Unknowns(*(pt.as_tensor_variable(np.asarray(v, float)).type() for v in at))
+    example = problem.data(records, 1)
+    data = RecordData(*(pt.as_tensor_variable(a).type() for a in example))
+    data = RecordData(*(pt.tensor(dtype=v.dtype, shape=(None,) * v.ndim) for v in data))
+    unknowns = Unknowns(*(pt.tensor(dtype="float64", shape=(None,) * v.ndim) for v in unknowns))
+    measured = pt.dmatrix("y")
+    loglik, _ = problem.run(measured, unknowns, data)
+    function = pytensor.function([measured, *unknowns, *data], pt.sum(loglik), on_unused_input="ignore")
+    values = [np.asarray(v, float) for v in at]
+    return [float(function(y, *values, *problem.data(records, s))) for s in substeps]
+
+
+def choose_substeps(
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    unknowns: Unknowns,
+    substeps: int | Literal["auto"],
+    model: pm.Model | None,
+) -> int:
+    """Substeps that a user asked for, or the fewest whose doubling hardly moves the log-likelihood.
+
+    The test record is drawn at the model's initial point (with the record's own input, times and missing samples), so
+    that the answer depends on the integration alone and not on how well the initial point fits the data.
+    """
+    if substeps != "auto":
+        if isinstance(substeps, bool) or not isinstance(substeps, int | np.integer) or substeps < 1:
+            raise ValueError(f"substeps is {substeps!r}; give a positive integer or 'auto'.")
+    if all(len(r) < 2 for r in records):
+        return 1 if substeps == "auto" else int(substeps)
+    at = reference_point(unknowns, model)
+    total = sum(len(r) for r in records)
+    records = [r[: max(2, LOOK * len(r) // total)] if total > LOOK else r for r in records]
+    tolerance = TOLERANCE * sum(len(r) for r in records) / total
+    y = synthetic_outputs(problem, records, at)
+    if not np.all(np.isfinite(y[~np.isnan(np.concatenate([r.output_matrix for r in records]))])):
+        if substeps == "auto":
+            warnings.warn(
+                "substeps='auto': the ODE diverges at the model's initial point, so that no step size can be judged there; "
+                "using 4 substeps. Give initval=... to the priors or a number of substeps.",
+                SubstepWarning,
+                stacklevel=4,
+            )
+        return 4 if substeps == "auto" else int(substeps)
+    if substeps != "auto":
+        low, high = log_likelihoods(problem, records, at, y, [int(substeps), 2 * int(substeps)])
+        if not abs(high - low) < tolerance:
+            warnings.warn(
+                f"substeps={substeps}: at the model's initial point the log-likelihood moves by "
+                f"{abs(high - low) * TOLERANCE / tolerance:.3g} when "
+                f"the substeps are doubled (more than {TOLERANCE}); the posterior may be biased by integration error. "
+                "Use more substeps, a higher order, or substeps='auto'.",
+                SubstepWarning,
+                stacklevel=4,
+            )
+        return int(substeps)
+    tried = [1]
+    while tried[-1] <= MOST:
+        tried.append(2 * tried[-1])
+    values = log_likelihoods(problem, records, at, y, tried[:2])
+    for k in range(len(tried) - 1):
+        if len(values) <= k + 1:
+            values += log_likelihoods(problem, records, at, y, [tried[k + 1]])
+        if abs(values[k + 1] - values[k]) < tolerance:
+            _log.info("substeps='auto' chose %d filter steps a sample.", tried[k])
+            return tried[k]
+    warnings.warn(
+        f"substeps='auto': even with {MOST} substeps the log-likelihood moves by {abs(values[-1] - values[-2]):.3g} when they "
+        f"are doubled; using {MOST}. The initial point may be far off (give initval=... to the priors), or the "
+        "system is not smooth.",
+        SubstepWarning,
+        stacklevel=4,
+    )
+    return MOST

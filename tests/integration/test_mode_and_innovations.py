@@ -1,0 +1,94 @@
+import numpy as np
+import pymc as pm
+import pytest
+
+import pm_sysid as sid
+
+
+def linear_model(noise=0.05):
+    rng = np.random.default_rng(3)
+    t = np.arange(120) / 20.0
+    record = sid.TimeSeries(t, np.sin(2 * t) + 0.3 * np.sin(7 * t), None)
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.u - p.c * x.v - p.k * x.z),
+        states=("z", "v"),
+        inputs=("u",),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    y = sid.simulate(system, record, {"c": 0.5, "k": 9.0}, x0=0.0)["y"].values
+    y = y + noise * rng.standard_normal(t.size)
+    y[[0, 40, 41, -1]] = np.nan
+    with pm.Model() as model:
+        c, k = pm.LogNormal("c", 0, 1), pm.LogNormal("k", 2, 1)
+        s = pm.HalfNormal("s", 0.1)
+        sid.ODEFilter("y", system, record.replace(y=y), {"c": c, "k": k}, noise=s, solver=sid.EK1(order=3), substeps=4)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return linear_model()
+
+
+@pytest.fixture(scope="module")
+def mode(model):
+    return sid.find_mode(model)
+
+
+def test_mode_is_a_stationary_point_with_the_curvature_of_finite_differences(model, mode):
+    assert mode.converged
+    logp = model.compile_logp()
+
+    def at(x):
+        return float(logp({v.name: np.asarray(xi) for v, xi in zip(model.value_vars, x, strict=True)}))
+
+    sd = np.sqrt(np.diag(mode.covariance))
+    precision = np.linalg.inv(mode.covariance)
+    for i in range(3):
+        e = np.zeros(3)
+        e[i] = 0.05 * sd[i]
+        up, down = at(mode.point + e), at(mode.point - e)
+        assert abs(up - down) / 2 < 1e-3 * abs(0.05 * sd[i]) / sd[i]
+        curvature = -(up - 2 * mode.logp + down) / e[i] ** 2
+        assert curvature == pytest.approx(precision[i, i], rel=2e-3)
+
+
+def test_mode_of_a_gaussian_is_exact():
+    covariance = np.array([[2.0, 1.2], [1.2, 1.0]])
+    with pm.Model():
+        pm.MvNormal("x", mu=[3.0, -1.0], cov=covariance, shape=2)
+        mode = sid.find_mode()
+    np.testing.assert_allclose(mode.initvals["x"], [3.0, -1.0], atol=1e-6)
+    np.testing.assert_allclose(mode.covariance, covariance, rtol=1e-6)
+
+
+def test_a_posterior_without_maximum_is_said_so():
+    with pm.Model():
+        pm.Flat("x")
+        with pytest.warns(UserWarning, match="no clear maximum"):
+            assert not sid.find_mode().converged
+
+
+def test_innovations_give_the_log_likelihood(model, mode):
+    point = {k: float(v) for k, v in mode.initvals.items()}
+    result = sid.innovations(point, "y", model=model)
+    v, s = result["innovation"].values[:, 0], result["std"].values[:, 0]
+    density = np.nansum(-0.5 * (np.log(2 * np.pi * s**2) + v**2 / s**2))
+    values = {n.name: np.asarray(x) for n, x in zip(model.value_vars, mode.point, strict=True)}
+    assert density == pytest.approx(float(model.compile_logp(vars=[model["y"]])(values)), rel=1e-10)
+    assert np.flatnonzero(np.isnan(v)).tolist() == [0, 40, 41, 119]
+    np.testing.assert_allclose(result["standardised"].values[:, 0], v / s)
+
+
+def test_innovations_of_the_true_model_are_white(model, mode):
+    point = {k: float(v) for k, v in mode.initvals.items()}
+    standardised = sid.innovations(point, "y", model=model)["standardised"].values[:, 0]
+    verdict = sid.residual_tests(standardised)
+    assert 0.8 < verdict.std < 1.2
+    assert verdict.ljung_box_p > 1e-3
+
+
+def test_innovations_name_a_filter_that_is_not_there(model):
+    with pytest.raises(ValueError, match=r"no ODEFilter named 'z'; it has \['y'\]"):
+        sid.innovations({}, "z", model=model)

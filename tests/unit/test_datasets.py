@@ -1,0 +1,112 @@
+"""Loaders of the benchmark records: parts, units, where they look for files."""
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from pm_sysid.datasets import EMPS_FORCE_PER_VOLT, bouc_wen, emps, silverbox
+
+FOLDER = Path(os.environ.get("PM_SYSID_DATA") or Path(__file__).parents[3] / "shared" / "data")
+measured = pytest.mark.skipif(not (FOLDER / "silverbox_snls80mv.npz").is_file(), reason="the benchmark records are not here")
+
+
+@measured
+@pytest.mark.parametrize(("part", "size"), [("train", 3073), ("arrow", 39001), ("full", 131072)])
+def test_silverbox(part, size):
+    record = silverbox(part, FOLDER)
+    assert len(record) == size and record.t[0] == 0 and record.uniform
+    assert record.fs == pytest.approx(1e7 / 2**14) and record.intersample == "bl"
+    if part == "arrow":
+        assert record.y.std() == pytest.approx(0.0536, rel=0.02)
+        assert record.u.std() == pytest.approx(0.0231, rel=0.05)
+    assert np.abs(record.y).max() == pytest.approx({"train": 0.212}.get(part, 0.300), abs=0.01)
+
+
+@measured
+def test_silverbox_parts_are_windows_of_the_whole():
+    full = silverbox("full", FOLDER)
+    assert_array_equal(silverbox("train", FOLDER).y, full.y[49277:52350])
+    assert_array_equal(silverbox("arrow", FOLDER, intersample="foh").u, full.u[999:40000])
+
+
+@measured
+@pytest.mark.parametrize(
+    ("part", "size", "periodic"),
+    [("train", 32768, True), ("test_multisine", 8192, True), ("test_sinesweep", 153000, False)],
+)
+def test_bouc_wen(part, size, periodic):
+    record = bouc_wen(part, FOLDER)
+    assert (len(record), record.fs, record.periodic) == (size, pytest.approx(750.0), periodic)
+    if part == "train":
+        assert_allclose(record.u[:8192], record.u[8192:16384], atol=1e-9)
+    rms = {"train": 50.0, "test_multisine": 50.0}.get(part)
+    assert rms is None or np.sqrt(np.mean(record.u**2)) == pytest.approx(rms, rel=0.02)
+
+
+@measured
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_emps(part):
+    record = emps(part, FOLDER)
+    assert (len(record), record.fs) == (24841, pytest.approx(1000.0))
+    assert np.abs(record.u).max() <= 10.1 * EMPS_FORCE_PER_VOLT and np.abs(record.y).max() < 1
+
+
+@measured
+def test_the_environment_variable_names_the_folder(monkeypatch):
+    monkeypatch.setenv("PM_SYSID_DATA", str(FOLDER))
+    assert_array_equal(emps("test").y, emps("test", FOLDER).y)
+
+
+@pytest.mark.parametrize("load", [silverbox, bouc_wen, emps])
+def test_unknown_part(load):
+    with pytest.raises(ValueError, match=r"part must be one of 'train', .* but is 'half'"):
+        load("half")
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no .*emps_train\.npz; name the folder that holds"):
+        emps("train", tmp_path)
+
+
+@pytest.fixture
+def no_folder(monkeypatch):
+    monkeypatch.delenv("PM_SYSID_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "nonlinear_benchmarks", None)
+    return monkeypatch
+
+
+def test_no_folder_and_no_download(no_folder):
+    remedies = r"pass the folder .*variable PM_SYSID_DATA, or install nonlinear_benchmarks to download"
+    for load in (silverbox, emps, lambda: bouc_wen("test_sinesweep")):
+        with pytest.raises(FileNotFoundError, match=remedies):
+            load()
+    with pytest.raises(FileNotFoundError, match=r"boucwen_train_multisine\.npz cannot be downloaded; pass the f"):
+        bouc_wen("train")
+
+
+def test_download(no_folder):
+    def records(sizes):
+        return [SimpleNamespace(u=np.arange(n) / 7, y=np.full(n, float(n))) for n in sizes]
+
+    def only_whole(result):
+        def load(train_test_split=True):
+            assert not train_test_split
+            return result
+
+        return load
+
+    package = SimpleNamespace(
+        Silverbox=only_whole(records([131072])[0]),
+        EMPS=only_whole(records([30, 40])),
+        not_splitted_benchmarks=SimpleNamespace(BoucWen=only_whole(records([50, 60]))),
+    )
+    no_folder.setitem(sys.modules, "nonlinear_benchmarks", package)
+    assert len(silverbox("train")) == 3073
+    assert [len(emps(part)) for part in ("train", "test")] == [30, 40]
+    assert emps("train").u[7] == pytest.approx(EMPS_FORCE_PER_VOLT)
+    assert [len(bouc_wen(part)) for part in ("test_multisine", "test_sinesweep")] == [50, 60]
