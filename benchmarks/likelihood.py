@@ -29,7 +29,8 @@ from pytensor.graph.basic import Constant
 from pytensor.tensor.elemwise import Elemwise
 
 import pm_sysid as sid
-from pm_sysid.backends.numba import FASTMATH, _forward, value_source
+from pm_sysid.backends.numba import value_source
+from pm_sysid.backends.program import FASTMATH, forward_program
 from pm_sysid.backends.python import NAMESPACE, print_phase
 
 TRUTH = {"m": 5.368e-6, "c": 2.254e-4, "k": 0.9892, "k3": 3.961, "offset": -5.4e-3}
@@ -88,7 +89,7 @@ def compiled(model: pm.Model) -> tuple[Callable[..., Any], Callable[..., Any], n
 def bare_kernel(model: pm.Model) -> tuple[Callable[[], Any], list[np.ndarray], Any]:
     """The filter's loop as one plain numba function of arrays: no PyTensor, no PyMC."""
     op, inputs = filter_arguments(model)
-    program = _forward(op)
+    program = forward_program(op)
 
     def jit(function: Any) -> Any:
         return numba.njit(function, fastmath=FASTMATH, error_model="numpy", forceinline=function.__name__ != "kernel")

@@ -3,7 +3,9 @@
 import logging as _logging
 
 from pm_sysid import datasets, models
+from pm_sysid.backends import batch as _batch  # noqa: F401  (registers how batches are compiled)
 from pm_sysid.backends import numba as _compiled  # noqa: F401  (registers how recurrences are compiled)
+from pm_sysid.batch import set_threads
 from pm_sysid.innovations import innovations
 from pm_sysid.likelihood import ODEFilter, set_data
 from pm_sysid.metrics import fit_percent, nrmse, rmse
@@ -14,6 +16,7 @@ from pm_sysid.simulation import simulate
 from pm_sysid.solver import EK0, EK1
 from pm_sysid.substeps import SubstepWarning
 from pm_sysid.system import System
+from pm_sysid.target import Target
 from pm_sysid.timeseries import TimeSeries
 
 _log = _logging.getLogger("pm_sysid")
@@ -29,6 +32,7 @@ __all__ = [
     "ODEFilter",
     "SubstepWarning",
     "System",
+    "Target",
     "TimeSeries",
     "datasets",
     "find_mode",
@@ -42,5 +46,6 @@ __all__ = [
     "residual_tests",
     "rmse",
     "set_data",
+    "set_threads",
     "simulate",
 ]

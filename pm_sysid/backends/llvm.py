@@ -1,7 +1,8 @@
-"""Scalar graphs compiled to LLVM instructions inside numba functions.
+"""Scalar graphs compiled to LLVM instructions inside numba functions, for one value or a vector of lanes.
 
 The graph is already plain arithmetic with known types: handing it to LLVM directly leaves out numba's front end, which
-takes four fifths of the compile time of printed code.
+takes four fifths of the compile time of printed code. With vector types every operation works on all lanes at once, and
+nothing is left to the compiler's judgement of what can be vectorised.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numba.core import cgutils, types, typing
 from numba.core.extending import intrinsic
 from pytensor.graph.basic import Constant, Variable
 
+from pm_sysid.backends.elementary import Lanes
 from pm_sysid.backends.plan import Home, Segment
 
 DOUBLE = ir.DoubleType()
@@ -34,32 +36,56 @@ _ORDERED = {psb.LT: "<", psb.GT: ">", psb.LE: "<=", psb.GE: ">=", psb.EQ: "=="}
 
 
 class Emitter:
-    """Instructions for scalar operations at the current position of a numba function."""
+    """Instructions for scalar operations at the current position of a numba function.
 
-    def __init__(self, context: Any, builder: ir.IRBuilder) -> None:
-        self.context, self.builder = context, builder
+    With ``lanes`` every value is a vector of so many doubles.
+    """
+
+    def __init__(self, context: Any, builder: ir.IRBuilder, lanes: int = 0) -> None:
+        self.context, self.builder, self.lanes = context, builder, lanes
+        self.type = ir.VectorType(DOUBLE, lanes) if lanes else DOUBLE
 
     def constant(self, value: float) -> Any:
         """Return a double."""
-        return ir.Constant(DOUBLE, value)
+        return ir.Constant(self.type, value)
 
     def real(self, v: Any) -> Any:
         """Return a truth value as 0 or 1, and anything else as it is."""
-        return self.builder.uitofp(v, DOUBLE) if v.type != DOUBLE else v
+        return self.builder.uitofp(v, self.type) if v.type != self.type else v
 
     def truth(self, v: Any) -> Any:
         """Return whether a number is not zero."""
-        return v if v.type != DOUBLE else self.builder.fcmp_unordered("!=", v, self.constant(0.0))
+        return v if v.type != self.type else self.builder.fcmp_unordered("!=", v, self.constant(0.0))
+
+    def splat(self, value: Any) -> Any:
+        """Return a double in every lane."""
+        if not self.lanes:
+            return value
+        index, undefined = ir.IntType(32), ir.Constant(self.type, ir.Undefined)
+        one = self.builder.insert_element(undefined, value, ir.Constant(index, 0))
+        return self.builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(index, self.lanes), 0))
 
     def intrinsic(self, name: str, *args: Any) -> Any:
         """Call an LLVM intrinsic."""
+        if self.lanes:
+            vector = Lanes(self.builder, self.lanes)
+            return vector.exp(*args) if name == "exp" else vector.log(*args) if name == "log" else vector.call(name, *args)
         function = self.builder.module.declare_intrinsic(
             f"llvm.{name}", [DOUBLE], ir.FunctionType(DOUBLE, [DOUBLE] * len(args))
         )
         return self.builder.call(function, args)
 
     def library(self, function: Any, *args: Any) -> Any:
-        """Call numba's version of a function of :mod:`math`."""
+        """Call numba's version of a function of :mod:`math`, lane by lane."""
+        if self.lanes:
+            if function is math.tanh:
+                return Lanes(self.builder, self.lanes).tanh(*args)
+            result, one = ir.Constant(self.type, ir.Undefined), Emitter(self.context, self.builder)
+            for i in range(self.lanes):
+                lane = ir.Constant(ir.IntType(32), i)
+                value = one.library(function, *(self.builder.extract_element(a, lane) for a in args))
+                result = self.builder.insert_element(result, value, lane)
+            return result
         signature = typing.signature(*[types.float64] * (len(args) + 1))
         return self.context.get_function(function, signature)(self.builder, args)
 
@@ -137,7 +163,12 @@ class Emitter:
     def segment(self, segment: Segment, address: Callable[[Home], Any]) -> None:
         """Emit the loads, operations and stores of a segment."""
         b = self.builder
-        values: dict[Variable, Any] = {v: b.load(address(home)) for v, home in segment.loads}
+
+        def load(place: Any) -> Any:
+            value = b.load(place)
+            return value if value.type == self.type else self.splat(value)
+
+        values: dict[Variable, Any] = {v: load(address(home)) for v, home in segment.loads}
 
         def look_up(v: Variable) -> Any:
             return self.constant(float(v.data)) if isinstance(v, Constant) else values[v]
@@ -149,8 +180,12 @@ class Emitter:
             b.store(b.fadd(b.load(place), value) if home.accumulate else value, place)
 
 
-def segment_function(segment: Segment, arrays: Sequence[str]) -> Any:
-    """Numba intrinsic of a segment; it takes the named arrays and the current row."""
+def segment_function(segment: Segment, arrays: Sequence[str], lanes: int = 0) -> Any:
+    """Numba intrinsic of a segment; it takes the named arrays and the current row.
+
+    With ``lanes``, flat arrays hold ``lanes`` adjacent doubles for each entry, aligned to the vector; a row of an array of
+    two dimensions is the same for all lanes.
+    """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         structs = {
@@ -159,17 +194,20 @@ def segment_function(segment: Segment, arrays: Sequence[str]) -> Any:
         }
         kinds = dict(zip(arrays, signature.args[:-1], strict=True))
         row = args[-1]
+        emitter = Emitter(context, builder, lanes)
 
         def address(home: Home) -> Any:
             struct, kind = structs[home.array], kinds[home.array]
-            index = ir.Constant(row.type, home.entry)
+            vector = lanes and kind.ndim == 1
+            index = ir.Constant(row.type, home.entry * lanes if vector else home.entry)
             indices = [row, index] if home.row else [index]
             shape, strides = cgutils.unpack_tuple(builder, struct.shape), cgutils.unpack_tuple(builder, struct.strides)
-            return cgutils.get_item_pointer2(
+            place = cgutils.get_item_pointer2(
                 context, builder, struct.data, shape, strides, kind.layout, indices, wraparound=False, boundscheck=False
             )
+            return builder.bitcast(place, emitter.type.as_pointer()) if vector else place
 
-        Emitter(context, builder).segment(segment, address)
+        emitter.segment(segment, address)
         return context.get_dummy_value()
 
     # numba reads the number of arguments off the signature, so that it has to be written out.

@@ -6,14 +6,16 @@ could vectorise, and takes it quadratically long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FrozenFunctionGraph
 
 #: Operations in one segment.
 SEGMENT = 1000
+#: The same where every value is a vector.
+LANE_SEGMENT = 1000
 
 
 class Home(NamedTuple):
@@ -33,12 +35,47 @@ class Segment(NamedTuple):
     stores: list[tuple[Variable, Home]]
 
 
+def invariant(graph: FrozenFunctionGraph, params: Mapping[Variable, Home], slots: int) -> tuple[Segment, set[Variable], int]:
+    """Find what depends on the parameters alone, which a loop over time needs only once.
+
+    Parameters
+    ----------
+    params : mapping
+        Home of each parameter.
+    slots : int
+        Entries of the parameters' array in use.
+
+    Returns
+    -------
+    segment : Segment
+        Computes these values and stores the ones others read behind the parameters.
+    known : set
+        All of these values.
+    slots : int
+        Entries of the parameters' array in use after that.
+    """
+    known: set[Variable] = set(params)
+    nodes, needed = [], set(graph.outputs)
+    for node in graph.toposort():
+        if all(v in known or isinstance(v, Constant) for v in node.inputs):
+            known.add(node.outputs[0])
+            nodes.append(node)
+        else:
+            needed.update(node.inputs)
+    made = [n.outputs[0] for n in nodes]
+    used = {v for n in nodes for v in n.inputs}
+    stores = [(v, Home("P", slots + i)) for i, v in enumerate(v for v in made if v in needed)]
+    return Segment([(v, h) for v, h in params.items() if v in used], nodes, stores), set(made), slots + len(stores)
+
+
 def plan(
     graph: FrozenFunctionGraph,
     inputs: Mapping[Variable, Home],
     outputs: Sequence[Home | None],
     work: str,
     first_slot: int,
+    length: int = SEGMENT,
+    known: Set[Variable] = frozenset(),
 ) -> tuple[list[Segment], int]:
     """Cut a graph into segments.
 
@@ -47,11 +84,15 @@ def plan(
     graph : FrozenFunctionGraph
         Scalar graph.
     inputs : mapping
-        Home of each input.
+        Home of each input, and of each value that is computed elsewhere.
+    known : set
+        Values whose nodes are left out, since what is needed of them has a home.
     outputs : sequence of Home or None
         Home of each output; an output may share its home with an input, which it then replaces. None: not wanted.
     work : str
         Array that holds values passed between segments, from entry ``first_slot`` on.
+    length : int
+        Operations in a segment.
 
     Returns
     -------
@@ -59,8 +100,8 @@ def plan(
     slots : int
         Entries of the work array in use.
     """
-    nodes = list(graph.toposort())
-    parts = [nodes[i : i + SEGMENT] for i in range(0, len(nodes), SEGMENT)]
+    nodes = [n for n in graph.toposort() if n.outputs[0] not in known]
+    parts = [nodes[i : i + length] for i in range(0, len(nodes), length)]
     made_in = {n.outputs[0]: k for k, part in enumerate(parts) for n in part}
     last_use: dict[Variable, int] = {}
     for k, part in enumerate(parts):

@@ -279,11 +279,12 @@ class FilterSteps(Carry):
                 weight, weight_given = div(1.0, total), div(1.0, given)
             else:
                 innovation = switch(missing, 0.0, sub(y[j], mean))
-                weight = switch(missing, 0.0, div(1.0, total))
+                precision = div(1.0, total)
+                weight = switch(missing, 0.0, precision)
                 weight_given = switch(missing, 0.0, div(1.0, given)) if self.free else weight
             if output == "loglik":
                 assert missing is not None
-                outputs.append(_log_density(innovation, total, mean, missing))
+                outputs.append(_log_density(innovation, total, precision, mean, missing))
             elif output == "innovations":
                 assert missing is not None
                 outputs += [switch(missing, math.nan, innovation), sqrt(total)]
@@ -320,9 +321,9 @@ class FilterSteps(Carry):
         return mean + covariance
 
 
-def _log_density(innovation: Scalar, s: Scalar, expected: Scalar, missing: Variable) -> Variable:
+def _log_density(innovation: Scalar, s: Scalar, precision: Scalar, expected: Scalar, missing: Variable) -> Variable:
     """Gaussian log-density; zero for a missing sample, minus infinity once the step has failed."""
-    square = div(mul(innovation, innovation), s)
+    square = mul(innovation, innovation, precision)
     density = mul(-0.5, add(psb.log(mul(2.0 * math.pi, s)), square))
     fine = psb.and_(psb.gt(as_variable(s), constant(0.0)), psb.lt(as_variable(square), constant(math.inf)))
     alive = psb.lt(psb.abs(as_variable(expected)), constant(math.inf))

@@ -34,7 +34,7 @@ def triangularise(diffusion: Matrix, spread: Matrix) -> Matrix:
             continue
         alpha = sqrt(add(mul(root[i][i], root[i][i]), tail))
         pivot = add(root[i][i], alpha)
-        beta = div(2.0, add(mul(pivot, pivot), tail))
+        beta = div(1.0, mul(alpha, pivot))  # 2 / (pivot^2 + tail)
         for r in range(i + 1, n):
             d = mul(add(mul(root[r][i], pivot), dot(rest[r], rest[i])), beta)
             root[r][i] = sub(root[r][i], mul(d, pivot))

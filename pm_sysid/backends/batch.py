@@ -1,0 +1,268 @@
+"""A batch of recurrences as numba kernels: blocks of particles side by side in vector lanes, shared out over threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
+
+from pm_sysid.backends.program import compile_program, forward_program, interpret_program, reverse_program
+from pm_sysid.batch import BatchRecurrence, BatchRecurrenceGradient
+from pm_sysid.recurrence import Recurrence, interpreted
+
+#: Particles side by side: one register of the widest kind. Twice as many run a quarter slower, since half of a step's
+#: values then have to wait in memory.
+LANES = 8
+#: Bytes of carries a block keeps while a derivative is pulled back: what a core's own cache holds.
+TAPE_BYTES = 2 * 2**20
+
+
+def _check(op: Recurrence) -> str:
+    """Refuse arrays a printed loop would read beyond, and find the substep and the run of the first sample."""
+    widths = (op.n_params, *(phase.n_inputs for phase in (op.start, op.substep, op.sample)))
+    return f"""
+    B, T, K = params.shape[0], counts.shape[0], edges.shape[0] - 1
+    if (params.shape[1], starts.shape[2], substeps.shape[1], samples.shape[1]) != {widths}:
+        raise ValueError("params, starts, substeps or samples have the wrong number of columns")
+    if K < 0 or edges[0] < 0 or edges[K] > T:
+        raise ValueError("edges must lie within the record")
+    for k in range(K):
+        if edges[k + 1] < edges[k]:
+            raise ValueError("edges must not decrease")
+    total, runs, s0, r0 = 0, 1, 0, 0
+    for t in range(T):
+        if counts[t] < 0:
+            runs += 1
+            r0 += t < edges[0]
+        else:
+            total += counts[t]
+            s0 += counts[t] * (t < edges[0])
+    if total != substeps.shape[0] or runs != starts.shape[1] or T != samples.shape[0]:
+        raise ValueError("counts do not match the rows of starts, substeps and samples")
+    if starts.shape[0] != B and starts.shape[0] != 1:
+        raise ValueError("starts are for another number of particles than params")
+    if edges[0] > 0 and (state.shape[0] != B or state.shape[1] != runs or state.shape[2] != {op.n_carry}):
+        raise ValueError("a run that goes on from a later sample needs the final state of the one before")
+"""
+
+
+#: Lanes of particle data, and back; the last block repeats the last particle in the lanes that are left over.
+HELPERS = """
+@jit
+def lanes(n):
+    a = np.zeros(n * {L} + 16)
+    skip = (-address(a)) % 128 // 8
+    return a[skip : skip + n * {L}]
+
+@jit
+def gather(lane, rows, first):
+    last = rows.shape[0] - 1
+    for q in range({L}):
+        p = min(first + q, last)
+        for i in range(rows.shape[1]):
+            lane[i * {L} + q] = rows[p, i]
+
+@jit
+def scatter(rows, lane, first, n):
+    for q in range(min({L}, rows.shape[0] - first)):
+        for i in range(n):
+            rows[first + q, i] = lane[i * {L} + q]
+"""
+
+
+def value_source(op: Recurrence, width: int) -> str:
+    """Loop of a block of particles around the phases, and the blocks."""
+    (_, slots, p_slots), nc, n_out = forward_program(op, lanes=True), op.n_carry, op.n_outputs
+    return f"""{HELPERS.format(L=width)}
+@jit
+def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums, final):
+    first = b * {width}
+    K = edges.shape[0] - 1
+    W, P, X, O = lanes({slots}), lanes({p_slots}), lanes(starts.shape[2]), lanes({n_out})
+    gather(P, params, first)
+    prepare(P, 0)
+    if edges[0] == 0:
+        gather(X, starts[:, 0], first)
+        start(W, P, X, O, 0)
+    else:
+        gather(W, state[:, r], first)
+    for k in range(K):
+        O[:] = 0.0
+        for t in range(edges[k], edges[k + 1]):
+            if counts[t] < 0:
+                scatter(final[:, r], W, first, {nc})
+                r += 1
+                gather(X, starts[:, r], first)
+                start(W, P, X, O, 0)
+            for _ in range(counts[t]):
+                substep(W, P, substeps, O, s)
+                s += 1
+            sample(W, P, samples, O, t)
+        scatter(sums[:, k], O, first, {n_out})
+    scatter(final[:, r], W, first, {nc})
+
+blocks = parallel(block, 11)
+
+def kernel(params, starts, state, edges, counts, substeps, samples, threads):{_check(op)}
+    sums = np.empty((B, K, {n_out}))
+    final = np.full((B, runs, {nc}), np.nan)
+    if edges[0] > 0:
+        final[:] = state
+    n = (B + {width - 1}) // {width}
+    blocks(n, threads.item(), params, starts, state, edges, counts, substeps, samples, s0, r0, sums, final)
+    return sums, final
+"""
+
+
+def gradient_source(op: Recurrence, width: int) -> str:
+    """Loop of the reverse sweep of a block of particles.
+
+    As for a single sequence, carries are kept on a tape of bounded size, from the heads of blocks of samples.
+    """
+    slots, (_, back_slots, p_slots) = forward_program(op, lanes=True).slots, reverse_program(op, lanes=True)
+    nc, n_params, n_out, n_start = op.n_carry, op.n_params, op.n_outputs, op.start.n_inputs
+    rows = max(64, TAPE_BYTES // (8 * nc * width))
+    return f"""{HELPERS.format(L=width)}
+@jit
+def keep(tape, row, W):
+    for i in range({nc * width}):
+        tape[row * {nc * width} + i] = W[i]
+
+@jit
+def recall(W, tape, row):
+    for i in range({nc * width}):
+        W[i] = tape[row * {nc * width} + i]
+
+@jit
+def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s, r, g_params, g_starts):
+    first = b * {width}
+    K = edges.shape[0] - 1
+    begin, T = edges[0], edges[K]
+    n_steps = 0
+    most = 0
+    for t in range(begin, T):
+        n_steps += 1 + max(counts[t], 0)
+        most = max(most, counts[t])
+    length = max(T - begin, 1)
+    if n_steps > {rows}:
+        length = max(1, {rows} // (most + 1))
+    n_blocks = (T - begin + length - 1) // length
+    W, P, X, O = lanes({slots}), lanes({p_slots}), lanes({n_start}), lanes({n_out})
+    V, C, G = lanes({back_slots}), lanes({n_out}), lanes({n_start})
+    heads = lanes({nc} * n_blocks)
+    head_substep = np.zeros(n_blocks, dtype=np.int64)
+    head_run = np.zeros(n_blocks, dtype=np.int64)
+    tape = lanes(min(n_steps, length * (most + 1)) * {nc})
+    gather(P, params, first)
+    prepare(P, 0)
+    back_prepare(P, 0)
+    if begin == 0:
+        gather(X, starts[:, 0], first)
+        start(W, P, X, O, 0)
+    else:
+        gather(W, state[:, r], first)
+    for h in range(n_blocks):
+        keep(heads, h, W)
+        head_substep[h] = s
+        head_run[h] = r
+        if h == n_blocks - 1:
+            break
+        for t in range(begin + h * length, begin + (h + 1) * length):
+            if counts[t] < 0:
+                r += 1
+                gather(X, starts[:, r], first)
+                start(W, P, X, O, 0)
+            for _ in range(counts[t]):
+                substep(W, P, substeps, O, s)
+                s += 1
+            sample(W, P, samples, O, t)
+    k = K
+    for h in range(n_blocks - 1, -1, -1):
+        recall(W, heads, h)
+        s = head_substep[h]
+        r = head_run[h]
+        row = 0
+        head = begin + h * length
+        end = min(T, head + length)
+        for t in range(head, end):
+            if counts[t] < 0:
+                r += 1
+                gather(X, starts[:, r], first)
+                start(W, P, X, O, 0)
+            for _ in range(counts[t]):
+                keep(tape, row, W)
+                row += 1
+                substep(W, P, substeps, O, s)
+                s += 1
+            keep(tape, row, W)
+            row += 1
+            if t + 1 < end:
+                sample(W, P, samples, O, t)
+        if h == n_blocks - 1:
+            gather(V, g_final[:, r], first)
+        for t in range(end - 1, head - 1, -1):
+            if t < edges[k] or k == K:
+                k -= 1
+                while t < edges[k]:
+                    k -= 1
+                gather(C, g_sums[:, k], first)
+            row -= 1
+            back_sample(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, samples, C, G, t)
+            for _ in range(counts[t]):
+                row -= 1
+                s -= 1
+                back_substep(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, substeps, C, G, s)
+            if counts[t] < 0:
+                gather(X, starts[:, r], first)
+                back_start(V, W, P, X, C, G, 0)
+                scatter(g_starts[:, r], G, first, {n_start})
+                r -= 1
+                gather(V, g_final[:, r], first)
+    if begin == 0:
+        if n_blocks == 0:
+            gather(V, g_final[:, r], first)
+        gather(X, starts[:, 0], first)
+        back_start(V, W, P, X, C, G, 0)
+        scatter(g_starts[:, 0], G, first, {n_start})
+    scatter(g_params, V[{nc * width} :], first, {n_params})
+
+blocks = parallel(block, 13)
+
+def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_sums, g_final):{_check(op)}
+    if g_sums.shape[1] != K or g_final.shape[1] != runs:
+        raise ValueError("the cotangents do not fit the outputs")
+    g_params = np.zeros((B, {n_params}))
+    g_starts = np.zeros((B, runs, {n_start}))
+    n = (B + {width - 1}) // {width}
+    threads = threads.item()
+    blocks(n, threads, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s0, r0, g_params, g_starts)
+    return g_params, g_starts
+"""
+
+
+@register_funcify_and_cache_key(BatchRecurrence)
+def numba_batch(op: BatchRecurrence, **kwargs: Any) -> tuple[Any, str]:
+    """Numba implementation of a batch."""
+    return compile_program(value_source(op.recurrence, LANES), forward_program(op.recurrence, lanes=True), lanes=LANES)
+
+
+@register_funcify_and_cache_key(BatchRecurrenceGradient)
+def numba_batch_gradient(op: BatchRecurrenceGradient, **kwargs: Any) -> tuple[Any, str]:
+    """Numba implementation of the reverse sweep of a batch."""
+    programs = forward_program(op.recurrence, lanes=True), reverse_program(op.recurrence, lanes=True)
+    return compile_program(gradient_source(op.recurrence, LANES), *programs, lanes=LANES)
+
+
+@interpreted.register
+@lru_cache(maxsize=32)
+def _(op: BatchRecurrence) -> Callable[..., Any]:
+    return interpret_program(value_source(op.recurrence, 1), forward_program(op.recurrence, lanes=True))
+
+
+@interpreted.register
+@lru_cache(maxsize=32)
+def _(op: BatchRecurrenceGradient) -> Callable[..., Any]:
+    programs = forward_program(op.recurrence, lanes=True), reverse_program(op.recurrence, lanes=True)
+    return interpret_program(gradient_source(op.recurrence, 1), *programs)

@@ -1,0 +1,383 @@
+"""A PyMC model as functions of many particles: what the samplers evaluate.
+
+Particles live in the unconstrained space of the model's value variables. The likelihood is a sum over time, and can be had
+for the first n samples only, block by block, and carried on from where an earlier call ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.logprob.utils import CheckParameterValue
+from pymc.pytensorf import join_nonshared_inputs
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors, toposort
+
+from pm_sysid.batch import THREADS, BatchRecurrence, default_threads
+from pm_sysid.likelihood import ODEFilterRV
+
+
+class Progress(NamedTuple):
+    """Where the filters of each particle stand, to go on from there.
+
+    One entry a filter: ``params`` (B, P), ``starts`` (B or 1, R, n) and ``state`` (B, R, n_carry).
+    """
+
+    params: tuple[np.ndarray, ...]
+    starts: tuple[np.ndarray, ...]
+    state: tuple[np.ndarray, ...]
+
+    def take(self, index: np.ndarray) -> Progress:
+        """Progress of the particles picked (resampled) by an index or a mask."""
+        index = np.arange(self.n_particles)[index]
+        starts = tuple(s if s.shape[0] == 1 else s[index] for s in self.starts)
+        return Progress(tuple(p[index] for p in self.params), starts, tuple(s[index] for s in self.state))
+
+    def where(self, accepted: np.ndarray, other: Progress) -> Progress:
+        """Take ``other`` for the particles marked."""
+
+        def choose(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+            return np.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+        starts = tuple(a if a.shape[0] == 1 else choose(a, b) for a, b in zip(self.starts, other.starts, strict=True))
+        return Progress(tuple(map(choose, self.params, other.params)), starts, tuple(map(choose, self.state, other.state)))
+
+    @property
+    def n_particles(self) -> int:
+        """Number of particles (0 for a model without filters)."""
+        return len(self.params[0]) if self.params else 0
+
+
+@dataclass(eq=False)
+class Target:
+    """Batched log prior and cumulative log-likelihood of a model, in unconstrained space.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Model whose observed variables have log-likelihoods of one common number of samples along their first dimension:
+        ODE filters, or anything else that is (time,)-shaped. Default: the model on the context stack.
+    threads : int, optional
+        Threads for a batch. Default: the environment's choice (see :func:`set_threads`).
+
+    Attributes
+    ----------
+    n_samples : int
+        Number of samples T.
+    size : int
+        Dimension d of the unconstrained space.
+    labels : list of str
+        Name of each coordinate.
+
+    Raises
+    ------
+    ValueError
+        For models without observed variables, with discrete free variables, with observed variables that are not series
+        of one common length.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, 1.0, observed=[0.5, -0.5, 1.0])
+    >>> target = sid.Target(model)
+    >>> particles = target.draw_prior(5, random_seed=1)
+    >>> target.log_likelihood(particles).shape, target.log_likelihood(particles, edges=[0, 1, 3]).shape
+    ((5,), (5, 2))
+    """
+
+    model: pm.Model | None = None
+    threads: int | None = None
+    n_samples: int = field(init=False)
+    size: int = field(init=False)
+    labels: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check the model and take its graphs apart."""
+        self.model = model = pm.modelcontext(self.model)
+        self.threads = default_threads() if self.threads is None else self.threads
+        if not model.observed_RVs:
+            raise ValueError("the model has no observed variable; give it a likelihood, such as pm_sysid.ODEFilter.")
+        discrete = [v.name for v in model.value_vars if v.type.dtype not in ("float64", "float32")]
+        if discrete:
+            raise ValueError(f"the free variables {discrete} are discrete; the samplers here move continuous ones only.")
+        if not model.value_vars:
+            raise ValueError("the model has no free variables; give at least one parameter a prior.")
+        point = model.initial_point()
+        self.labels = [
+            v.name if np.ndim(point[v.name]) == 0 else f"{v.name}[{', '.join(map(str, i))}]"
+            for v in model.value_vars
+            for i in np.ndindex(np.shape(point[v.name]))
+        ]
+        self.size = len(self.labels)
+        self._point = point
+        self.n_samples = self._length(model)
+        self._split(model)
+
+    def __repr__(self) -> str:
+        return f"Target({self.size} unknowns, {self.n_samples} samples, {self.threads} threads)"
+
+    # -- construction -------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _length(model: pm.Model) -> int:
+        lengths = {}
+        for rv in model.observed_RVs:
+            value = model.rvs_to_values[rv]
+            shape = value.shape.eval() if isinstance(value, Variable) else np.shape(value)
+            if len(shape) == 0:
+                raise ValueError(f"the observed variable {rv.name!r} is a single number; its log-likelihood must be a series.")
+            lengths[rv.name] = int(shape[0])
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                f"the observed variables have different numbers of samples: {lengths}; the data are taken in one sample after "
+                "the other, so give all the same number (several records go into one ODEFilter as a list)."
+            )
+        return next(iter(lengths.values()))
+
+    def _split(self, model: pm.Model) -> None:
+        """Log prior; filters, which can be carried on; and whatever else is observed."""
+        prior = model.logp(vars=[*model.free_RVs, *model.potentials], jacobian=True)
+        terms = model.logp(vars=model.observed_RVs, sum=False)
+        for rv, term in zip(model.observed_RVs, terms, strict=True):
+            if term.type.ndim == 0:
+                raise ValueError(f"the log-likelihood of {rv.name!r} is one number for all samples; it must be a series.")
+        graphs, joined = join_nonshared_inputs(self._point, [checked(g) for g in (prior, *terms)], model.value_vars)
+        self._particles = pt.dmatrix("particles")
+        self._particles.tag.test_value = None
+        self._prior, *batched = vectorize_graph(graphs, {joined: self._particles})
+        self._prior = pt.switch(pt.isnan(self._prior), -np.inf, self._prior)
+        self._edges, self._threads = pt.lvector("edges"), pt.lscalar("threads")
+        self._filters, self._others = [], []
+        for rv, term in zip(model.observed_RVs, batched, strict=True):
+            nodes = [
+                v.owner
+                for v in ancestors([term])
+                if v.owner is not None and isinstance(v.owner.op, BatchRecurrence) and v is v.owner.outputs[0]
+            ]
+            if isinstance(rv.owner.op, ODEFilterRV):
+                # The one whose outputs the term is; others calibrate its diffusion.
+                (node,) = [n for n in nodes if n.op.recurrence.name.endswith("loglik")]
+                self._filters.append(node)
+            else:
+                self._others.append(term)
+
+    def _blocks(self, term: Variable) -> Variable:
+        """Sums (B, K) of pointwise terms (B, T, ...) between the edges; exact about minus infinity."""
+        begin, end = self._edges[0], self._edges[-1]
+        flat = term[:, begin:end]  # type: ignore[index]
+        if flat.type.ndim > 2:
+            flat = flat.sum(axis=tuple(range(2, flat.type.ndim)))
+        flat = pt.switch(pt.isnan(flat), -np.inf, flat)
+        lost = pt.eq(flat, -np.inf)
+        total = [
+            pt.concatenate([pt.zeros_like(x[:, :1]), pt.cumsum(x, axis=1)], axis=1)[:, self._edges - begin]
+            for x in (pt.switch(lost, 0.0, flat), pt.cast(lost, "float64"))
+        ]
+        sums, n_lost = (x[:, 1:] - x[:, :-1] for x in total)
+        return pt.switch(n_lost > 0, -np.inf, sums)
+
+    # -- compiled pieces ----------------------------------------------------------------------------------------------
+
+    def _compile(self, inputs: Sequence[Variable], outputs: Any) -> Any:
+        return pytensor.function(list(inputs), outputs, on_unused_input="ignore", trust_input=True)
+
+    def _threaded(self, outputs: Sequence[Variable]) -> list[Variable]:
+        """Take the number of threads from an input."""
+        result: list[Variable] = clone_replace(list(outputs), {THREADS: self._threads})
+        return result
+
+    @cached_property
+    def _prior_function(self) -> Any:
+        return self._compile([self._particles, self._threads], self._threaded([self._prior])[0])
+
+    @cached_property
+    def _prepare_function(self) -> Any:
+        """Particles to parameters and starts of each filter."""
+        outputs = self._threaded([v for node in self._filters for v in node.inputs[:2]])
+        return self._compile([self._particles, self._threads], outputs)
+
+    @cached_property
+    def _run_functions(self) -> list[Any]:
+        """Each filter alone: parameters, starts, state, edges to sums and state."""
+        functions = []
+        for node in self._filters:
+            params, starts, state = pt.dmatrix("params"), pt.dtensor3("starts"), pt.dtensor3("state")
+            sums, final = node.op(params, starts, state, self._edges, *node.inputs[4:7], self._threads)
+            functions.append(self._compile([params, starts, state, self._edges, self._threads], [sums.sum(axis=2), final]))
+        return functions
+
+    @cached_property
+    def _others_function(self) -> Any:
+        terms = self._threaded([self._blocks(term) for term in self._others])
+        return self._compile([self._particles, self._edges, self._threads], pt.add(*terms) if len(terms) > 1 else terms[0])
+
+    @cached_property
+    def _gradient_function(self) -> Any:
+        """Log prior, log-likelihood between two edges, and their gradients."""
+        sums = []
+        for node in self._filters:
+            inputs = [*node.inputs[:3], self._edges, *node.inputs[4:]]
+            sums.append(node.op(*inputs)[0].sum(axis=(1, 2)))
+        sums += [self._blocks(term).sum(axis=1) for term in self._others]
+        likelihood = pt.add(*sums) if len(sums) > 1 else sums[0]
+        outputs = [self._prior, pytensor.grad(self._prior.sum(), self._particles, disconnected_inputs="ignore")]
+        outputs += [likelihood, pytensor.grad(likelihood.sum(), self._particles, disconnected_inputs="ignore")]
+        return self._compile([self._particles, self._edges, self._threads], self._threaded(outputs))
+
+    # -- what samplers call -------------------------------------------------------------------------------------------
+
+    def _check(self, particles: Any) -> np.ndarray:
+        array = np.ascontiguousarray(particles, dtype=np.float64)
+        if array.ndim != 2 or array.shape[1] != self.size or not len(array):
+            raise ValueError(
+                f"particles have the shape {np.shape(particles)}; give one row a particle and {self.size} columns, in the "
+                f"order {self.labels}."
+            )
+        return array
+
+    def _check_edges(self, edges: Any) -> np.ndarray:
+        array = np.asarray(edges)
+        fine = array.ndim == 1 and array.size >= 2 and array.dtype.kind in "iu"
+        if not fine or array[0] < 0 or array[-1] > self.n_samples or np.any(np.diff(array) < 0):
+            raise ValueError(
+                f"edges are {edges!r}; give at least two whole numbers between 0 and {self.n_samples} that do not decrease."
+            )
+        return array.astype(np.int64)
+
+    @property
+    def _n_threads(self) -> np.ndarray:
+        if isinstance(self.threads, bool) or not isinstance(self.threads, int | np.integer) or self.threads < 1:
+            raise ValueError(f"threads is {self.threads!r}; give a positive integer, or None for the environment's choice.")
+        return np.asarray(self.threads, dtype=np.int64)
+
+    def log_prior(self, particles: Any) -> np.ndarray:
+        """Log prior density (with Jacobians and potentials) of particles (B, d), shape (B,)."""
+        result: np.ndarray = np.asarray(self._prior_function(self._check(particles), self._n_threads))
+        return result
+
+    def log_likelihood(self, particles: Any, n: int | None = None, *, edges: Any = None) -> np.ndarray:
+        """Log-likelihood of the first ``n`` samples (default: all), or of each block of samples between ``edges``.
+
+        Parameters
+        ----------
+        particles : array, shape (B, d)
+        n : int, optional
+            Only these first samples are evaluated, and only they cost time.
+        edges : sequence of K + 1 ints, optional
+            Borders of blocks, not decreasing; the first must be 0 (use :meth:`advance` to go on from a later one).
+
+        Returns
+        -------
+        numpy.ndarray, shape (B,) or (B, K)
+            Minus infinity where the ODE cannot be solved.
+        """
+        if n is not None and edges is not None:
+            raise ValueError("give either n or edges, not both.")
+        borders = self._check_edges([0, self.n_samples if n is None else n] if edges is None else edges)
+        sums, _ = self.start(particles, borders)
+        return sums[:, 0] if edges is None else sums
+
+    def start(self, particles: Any, edges: Any) -> tuple[np.ndarray, Progress]:
+        """Log-likelihood (B, K) of blocks of samples from the first one on, and where that leaves the filters."""
+        array, borders = self._check(particles), self._check_edges(edges)
+        if borders[0] != 0:
+            raise ValueError(f"edges start at {borders[0]}; start at sample 0, or go on from earlier progress with advance.")
+        prepared = self._prepare_function(array, self._n_threads) if self._filters else []
+        empty = tuple(np.empty((0, 0, 0)) for _ in self._filters)
+        return self.advance(array, borders, Progress(tuple(prepared[0::2]), tuple(prepared[1::2]), empty))
+
+    def advance(self, particles: Any, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
+        """Log-likelihood (B, K) of later blocks of samples, going on from where ``progress`` ended.
+
+        Parameters
+        ----------
+        particles : array, shape (B, d)
+            The particles the progress belongs to, in the same order.
+        edges : sequence of K + 1 ints
+            The first must be where the progress ended.
+        progress : Progress
+            As :meth:`start` or this method returned it.
+        """
+        array, borders = self._check(particles), self._check_edges(edges)
+        sums = np.zeros((len(array), borders.size - 1))
+        states = []
+        for run, *args in zip(self._run_functions, *progress, strict=True):
+            part, state = run(*(np.ascontiguousarray(a) for a in args), borders, self._n_threads)
+            sums += part
+            states.append(state)
+        if self._others:
+            sums = sums + self._others_function(array, borders, self._n_threads)
+        sums[np.isnan(sums)] = -np.inf
+        return sums, progress._replace(state=tuple(states))
+
+    def value_and_gradient(self, particles: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Log prior (B,), its gradient (B, d), log-likelihood of the first ``n`` samples (B,) and its gradient (B, d)."""
+        borders = self._check_edges([0, self.n_samples if n is None else n])
+        prior, d_prior, likelihood, d_likelihood = self._gradient_function(self._check(particles), borders, self._n_threads)
+        likelihood = np.where(np.isnan(likelihood), -np.inf, likelihood)
+        return prior, d_prior, likelihood, d_likelihood
+
+    def draw_prior(self, draws: int, random_seed: Any = None) -> np.ndarray:
+        """Draws from the prior in unconstrained space, shape (draws, d)."""
+        assert self.model is not None
+        model, values = self.model, []
+        for rv in model.free_RVs:
+            transform = model.rvs_to_transforms[rv]
+            values.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
+        # A variable of the prior may be drawn from another one: all are drawn together.
+        drawn = pm.draw(values, draws=draws, random_seed=random_seed)
+        order = {model.rvs_to_values[rv]: k for k, rv in enumerate(model.free_RVs)}
+        columns = [np.reshape(drawn[order[v]], (draws, -1)) for v in model.value_vars]
+        return np.concatenate(columns, axis=1).astype(np.float64)
+
+    def constrained(self, particles: Any) -> dict[str, np.ndarray]:
+        """Free and deterministic variables of particles (B, d), by name, each of shape (B, ...)."""
+        array = self._check(particles)
+        names, function = self._constrained_function
+        return dict(zip(names, function(array), strict=True))
+
+    @cached_property
+    def _constrained_function(self) -> tuple[list[str], Any]:
+        assert self.model is not None
+        model = self.model
+        wanted = [*model.free_RVs, *model.deterministics]
+        values = model.replace_rvs_by_values(wanted)
+        for k, rv in enumerate(model.free_RVs):
+            transform, value = model.rvs_to_transforms[rv], model.rvs_to_values[rv]
+            if transform is not None:
+                inputs = model.replace_rvs_by_values(list(rv.owner.inputs))
+                values[k] = transform.backward(value, *inputs)
+            else:
+                values[k] = value
+        graphs, joined = join_nonshared_inputs(self._point, values, model.value_vars)
+        batched = vectorize_graph(graphs, {joined: self._particles})
+        full = [
+            b
+            if b.type.ndim > g.type.ndim
+            else pt.broadcast_to(b, (self._particles.shape[0], *(b.shape[i] for i in range(b.ndim))))
+            for b, g in zip(batched, graphs, strict=True)
+        ]
+        return [v.name for v in wanted], self._compile([self._particles], full)
+
+
+def checked(output: Variable) -> Variable:
+    """Make impossible parameter values give minus infinity: an exception would end the batch for one particle."""
+    known: dict[Variable, Variable] = {}
+    for node in toposort([output]):
+        inputs = [known.get(v, v) for v in node.inputs]
+        if isinstance(node.op, CheckParameterValue) and node.op.can_be_replaced_by_ninf:
+            value, *conditions = inputs
+            known[node.outputs[0]] = pt.switch(pt.all([pt.all(c) for c in conditions]), value, -np.inf)
+        elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
+            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True))
+    return known.get(output, output)
