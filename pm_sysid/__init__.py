@@ -3,12 +3,13 @@
 import logging as _logging
 
 from pm_sysid import datasets, models
+from pm_sysid import rewrites as _rewrites  # noqa: F401  (registers itself)
 from pm_sysid.backends import batch as _batch  # noqa: F401  (registers how batches are compiled)
 from pm_sysid.backends import numba as _compiled  # noqa: F401  (registers how recurrences are compiled)
 from pm_sysid.batch import set_threads
 from pm_sysid.innovations import innovations
 from pm_sysid.likelihood import ODEFilter, set_data
-from pm_sysid.metrics import fit_percent, nrmse, rmse
+from pm_sysid.metrics import fit_percent, nmse, nrmse, rmse
 from pm_sysid.mode import find_mode
 from pm_sysid.plots import plot_fit, plot_prior_posterior, plot_residuals
 from pm_sysid.residuals import residual_tests
@@ -39,6 +40,7 @@ __all__ = [
     "fit_percent",
     "innovations",
     "models",
+    "nmse",
     "nrmse",
     "plot_fit",
     "plot_prior_posterior",

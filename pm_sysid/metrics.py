@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["fit_percent", "nrmse", "rmse"]
+__all__ = ["fit_percent", "nmse", "nrmse", "rmse"]
 
 type FloatArray = NDArray[np.float64]
 
@@ -57,6 +57,20 @@ def nrmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArra
     array([  0., 100.])
     """
     return _over_time(_nrmse, measured, predicted)
+
+
+def nmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray) -> Any:
+    """Normalised mean square error, 100 / (T var(y)) sum (y - yhat)^2: the square of `nrmse` over 100.
+
+    Predicting the mean of the record scores 100. Arguments, shapes and errors as for `nrmse`. Source: Nayek et al. (2022),
+    the distance of their approximate Bayesian computation.
+
+    Examples
+    --------
+    >>> nmse([1.0, 3.0], [[1.0, 3.0], [2.0, 2.5]])
+    array([ 0. , 62.5])
+    """
+    return nrmse(measured, predicted) ** 2 / 100
 
 
 def fit_percent(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray) -> Any:

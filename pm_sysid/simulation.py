@@ -16,8 +16,10 @@ from pymc import Model
 from pytensor.graph.basic import Variable
 from pytensor.graph.utils import MissingInputError
 
+from pm_sysid.batch import THREADS, BatchRecurrence
 from pm_sysid.initial import initial_state
 from pm_sysid.problem import check_params, check_records, vector
+from pm_sysid.steps.inputs import FilterInputs
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
 from pm_sysid.substeps import MOST, SubstepWarning, evaluate_at_initial_point
 from pm_sysid.system import System
@@ -36,6 +38,7 @@ def simulate(
     *,
     x0: Any = None,
     substeps: int | Literal["auto"] = "auto",
+    distance: Literal["nmse"] | None = None,
 ) -> Any:
     """Free run of a system on the input of a record, by the classical Runge-Kutta method.
 
@@ -55,11 +58,15 @@ def simulate(
     substeps : int or "auto", default "auto"
         Runge-Kutta steps in each sampling interval. ``"auto"`` doubles them until the outputs of the first, middle and
         last parameter set move by less than 1e-4 of their root mean square; a number is obeyed and checked.
+    distance : "nmse", optional
+        Return only how far each run is from ``data.y`` (see :func:`nmse`), summed up along the way: no run is stored, so
+        that millions of parameter sets can be compared with a long record.
 
     Returns
     -------
     xarray.Dataset or TensorVariable
-        Outputs and states with dims ``(*draw dims, "time")``. With a PyTensor variable among the parameters or initial
+        Outputs and states with dims ``(*draw dims, "time")``; with a ``distance``, that for each output with the dims of
+        the draws alone, infinite where a run diverges. With a PyTensor variable among the parameters or initial
         states: a differentiable expression of shape (T,), or (T, n_y) for several outputs.
 
     Raises
@@ -69,7 +76,8 @@ def simulate(
 
     Notes
     -----
-    A parameter set with which the solution diverges gives NaN or infinite outputs from there on, not an error.
+    A parameter set with which the solution diverges gives NaN or infinite outputs from there on, not an error. Parameter
+    sets run side by side on all cores (see :func:`set_threads`).
 
     Examples
     --------
@@ -86,7 +94,9 @@ def simulate(
     """
     if not isinstance(data, TimeSeries):
         raise TypeError(f"data is {type(data).__name__}; give a TimeSeries (simulate several one by one).")
-    (record,) = check_records(system, data, need_y=False)
+    if distance not in (None, "nmse"):
+        raise ValueError(f"distance is {distance!r}; give 'nmse', or None for the runs themselves.")
+    (record,) = check_records(system, data, need_y=distance is not None)
     if "time" in (*system.states, *system.outputs):
         raise ValueError("a state or output is named 'time', which is the dimension of the result; rename it.")
     _check_substeps(substeps)
@@ -95,16 +105,24 @@ def simulate(
     if isinstance(params, xr.Dataset | xr.DataTree):
         params = {name: xr.DataArray(params[name]) for name in system.params if name in params}
     if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
+        if distance is not None:
+            raise ValueError(f"distance={distance!r} needs numbers for params and x0; write it out for PyTensor variables.")
         return _symbolic(system, record, params, x0, substeps)
     theta, start, dims, coords = _draws(system, record, params, x0)
     chosen = _choose(system, record, theta, start, substeps)
     inputs = rk4_inputs(record, chosen)
-    run = _compiled(system)
-    rows = [run(p, s[None], inputs.counts, inputs.substeps, inputs.samples) for p, s in zip(theta, start, strict=True)]
+    attributes = {"substeps": chosen, "integrator": "RK4"}
+    if distance is not None:
+        squares = _run(system, theta, start, inputs, y=record.output_matrix)[:, 0]
+        measured = record.output_matrix
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = 100 * squares / np.sum(~np.isnan(measured), axis=0) / np.nanvar(measured, axis=0)
+        values = values.reshape(*dims.values(), -1)
+        return xr.Dataset({n: (tuple(dims), values[..., i]) for i, n in enumerate(system.outputs)}, coords, attributes)
     names = [*system.outputs, *system.states]
-    stacked = np.array(rows).reshape(*dims.values(), len(record), len(names))
+    stacked = _run(system, theta, start, inputs).reshape(*dims.values(), len(record), len(names))
     variables = {name: ((*dims, "time"), stacked[..., i]) for i, name in enumerate(names) if names.index(name) == i}
-    return xr.Dataset(variables, {**coords, "time": record.t}, {"substeps": chosen, "integrator": "RK4"})
+    return xr.Dataset(variables, {**coords, "time": record.t}, attributes)
 
 
 def _flat(params: Mapping[str, Any], x0: Any) -> list[Any]:
@@ -114,10 +132,22 @@ def _flat(params: Mapping[str, Any], x0: Any) -> list[Any]:
 
 
 @lru_cache(maxsize=32)
-def _compiled(system: System) -> Callable[..., np.ndarray]:
-    args = [pt.dvector(), pt.dmatrix(), pt.lvector(), pt.dmatrix(), pt.dmatrix()]
-    function: Callable[..., np.ndarray] = pytensor.function(args, rk4_recurrence(system)(*args)[0], trust_input=True)
+def _compiled(system: System, output: Literal["run", "squares"]) -> Callable[..., np.ndarray]:
+    """Compile the batch: parameters, starts, edges and record to outputs between the edges."""
+    args = [pt.dmatrix(), pt.dtensor3(), pt.lvector(), pt.lvector(), pt.dmatrix(), pt.dmatrix()]
+    params, starts, edges, *arrays = args
+    sums = BatchRecurrence(rk4_recurrence(system, output))(params, starts, np.empty((0, 0, 0)), edges, *arrays, THREADS)[0]
+    function: Callable[..., np.ndarray] = pytensor.function(args, sums, trust_input=True)
     return function
+
+
+def _run(system: System, theta: np.ndarray, start: np.ndarray, inputs: FilterInputs, y: np.ndarray | None = None) -> np.ndarray:
+    """Outputs and states (N, T, n) of parameter sets; or, given measurements, sums of squared errors (N, 1, n_y)."""
+    samples, T = inputs.samples, len(inputs.counts)
+    if y is None:
+        return _compiled(system, "run")(theta, start[:, None], np.arange(T + 1), inputs.counts, inputs.substeps, samples)
+    samples = np.concatenate([samples, y], axis=1)
+    return _compiled(system, "squares")(theta, start[:, None], np.array([0, T]), inputs.counts, inputs.substeps, samples)
 
 
 def _draws(
@@ -177,13 +207,11 @@ def _choose(system: System, record: TimeSeries, theta: np.ndarray, start: np.nda
     """Fewest substeps whose doubling hardly moves the outputs; or the number asked for, checked."""
     if len(record) < 2 or not len(theta):
         return 1 if substeps == "auto" else int(substeps)
-    run, n_y = _compiled(system), len(system.outputs)
+    n_y = len(system.outputs)
     picked = sorted({0, len(theta) // 2, len(theta) - 1})
 
     def outputs(n: int) -> np.ndarray:
-        inputs = rk4_inputs(record, n)
-        args = (inputs.counts, inputs.substeps, inputs.samples)
-        return np.stack([run(theta[i], start[i : i + 1], *args)[:, :n_y] for i in picked])
+        return _run(system, theta[picked], start[picked], rk4_inputs(record, n))[:, :, :n_y]
 
     def moved(a: np.ndarray, b: np.ndarray) -> float:
         fine = np.all(np.isfinite(b), axis=(1, 2))

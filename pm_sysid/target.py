@@ -361,10 +361,9 @@ class Target:
                 values[k] = value
         graphs, joined = join_nonshared_inputs(self._point, values, model.value_vars)
         batched = vectorize_graph(graphs, {joined: self._particles})
+        count = self._particles.shape[0]
         full = [
-            b
-            if b.type.ndim > g.type.ndim
-            else pt.broadcast_to(b, (self._particles.shape[0], *(b.shape[i] for i in range(b.ndim))))
+            b if b.type.ndim > g.type.ndim else pt.broadcast_to(b, (count, *(b.shape[i] for i in range(b.type.ndim))))
             for b, g in zip(batched, graphs, strict=True)
         ]
         return [v.name for v in wanted], self._compile([self._particles], full)

@@ -89,7 +89,8 @@ def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums
     else:
         gather(W, state[:, r], first)
     for k in range(K):
-        O[:] = 0.0
+        for i in range({n_out * width}):
+            O[i] = 0.0
         for t in range(edges[k], edges[k + 1]):
             if counts[t] < 0:
                 scatter(final[:, r], W, first, {nc})
@@ -107,9 +108,11 @@ blocks = parallel(block, 11)
 
 def kernel(params, starts, state, edges, counts, substeps, samples, threads):{_check(op)}
     sums = np.empty((B, K, {n_out}))
-    final = np.full((B, runs, {nc}), np.nan)
-    if edges[0] > 0:
-        final[:] = state
+    final = np.empty((B, runs, {nc}))
+    for p in range(B):
+        for r in range(runs):
+            for i in range({nc}):
+                final[p, r, i] = state[p, r, i] if edges[0] > 0 else np.nan
     n = (B + {width - 1}) // {width}
     blocks(n, threads.item(), params, starts, state, edges, counts, substeps, samples, s0, r0, sums, final)
     return sums, final

@@ -37,7 +37,8 @@ def value_source(op: Recurrence) -> str:
 def kernel(params, starts, counts, substeps, samples):{_check(op)}
     W = np.empty({slots + 1})
     P = np.empty({p_slots})
-    P[:{op.n_params}] = params
+    for i in range({op.n_params}):
+        P[i] = params[i]
     prepare(P, 0)
     O = np.empty((samples.shape[0], {op.n_outputs}))
     final = np.empty((starts.shape[0], {nc}))
@@ -92,7 +93,8 @@ def kernel(params, starts, counts, substeps, samples, g_outputs, g_final):{_chec
     W = np.empty({slots + 1})
     V = np.zeros({back_slots + 1})
     P = np.empty({p_slots})
-    P[:{n_params}] = params
+    for i in range({n_params}):
+        P[i] = params[i]
     prepare(P, 0)
     back_prepare(P, 0)
     O = np.empty((samples.shape[0], {op.n_outputs}))
@@ -152,7 +154,10 @@ def kernel(params, starts, counts, substeps, samples, g_outputs, g_final):{_chec
                 for i in range({nc}):
                     V[i] = g_final[r, i]
     back_start(V, W, P, starts, g_outputs, g_starts, 0)
-    return V[{nc}:{nc + n_params}].copy(), g_starts
+    g_params = np.empty({n_params})
+    for i in range({n_params}):
+        g_params[i] = V[{nc} + i]
+    return g_params, g_starts
 """
 
 

@@ -33,7 +33,7 @@ def parallel(block: Any, n_arguments: int) -> Any:
     compiled: dict[Any, Any] = {}
 
     def prepare(kinds: tuple[Any, ...]) -> Any:
-        kinds = tuple(types.unliteral(k) for k in kinds)
+        kinds = tuple(types.unliteral(k) for k in kinds)  # type: ignore[attr-defined]
         signature = types.void(types.int64, *kinds[2:])
         if signature not in compiled:
             compiled[signature] = block.get_compile_result(signature)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
+import pytensor.scalar.basic as psb
+from pytensor.graph.basic import Variable
 
 from pm_sysid.recurrence import Phase, Recurrence
-from pm_sysid.scalars import Scalar, add, div, mul, substitute, symbol, symbols, untraced
+from pm_sysid.scalars import Scalar, add, as_variable, div, mul, sub, substitute, switch, symbol, symbols, untraced
 from pm_sysid.steps.inputs import FilterInputs, substep_grid
 from pm_sysid.system import System
 from pm_sysid.timeseries import TimeSeries
@@ -16,8 +20,11 @@ from pm_sysid.timeseries import TimeSeries
 
 @lru_cache(maxsize=64)
 @untraced
-def rk4_recurrence(system: System) -> Recurrence:
+def rk4_recurrence(system: System, output: Literal["run", "squares"] = "run") -> Recurrence:
     """Free run of a system as a recurrence: outputs, then states, at every sample.
+
+    With ``output="squares"`` it puts out the squares of the errors of the outputs instead: zero where the measurement,
+    which follows the inputs of a sample, is missing, and infinite where the solution has diverged.
 
     A substep reads ``t, h`` and the inputs at its start, middle and end, the ends taken from inside the sampling
     interval; a sample reads ``t`` and the inputs right after the sample.
@@ -44,14 +51,24 @@ def rk4_recurrence(system: System) -> Recurrence:
     at = dict(zip(system.x, x, strict=True))
     rates = substitute(system.f, at)
     outputs = substitute(system.g, {**at, **dict(zip(system.dx, rates, strict=True))})
+    y = symbols("y", len(outputs) if output == "squares" else 0)
+    results = [_square(a, b) for a, b in zip(outputs, y, strict=True)] if y else [*outputs, *x]
     return Recurrence(
         Phase.build([], system.p, system.x, system.x),
         Phase.build(x, system.p, [start, step, *u0, *u1, *u2], new),
-        Phase.build(x, system.p, [system.t, *system.u], [*x, *outputs, *x]),
+        Phase.build(x, system.p, [system.t, *system.u, *y], [*x, *results]),
         n_carry=len(x),
         n_params=len(system.p),
-        name="RK4",
+        name="RK4" if output == "run" else "RK4 squares",
     )
+
+
+def _square(value: Scalar, y: Variable) -> Scalar:
+    """Squared error of a value against a measurement."""
+    error = sub(value, y)
+    square = mul(error, error)
+    lost = psb.isnan(as_variable(value))
+    return switch(psb.isnan(y), 0.0, switch(lost, math.inf, square))
 
 
 def rk4_inputs(record: TimeSeries, substeps: int) -> FilterInputs:
