@@ -12,9 +12,10 @@ from pm_sysid.backends.program import compile_program, forward_program, interpre
 from pm_sysid.batch import BatchRecurrence, BatchRecurrenceGradient
 from pm_sysid.recurrence import Recurrence, interpreted
 
-#: Particles side by side: one register of the widest kind. Twice as many run a quarter slower, since half of a step's
-#: values then have to wait in memory.
+#: Particles in one vector: one register of the widest kind. With more, half of a step's values wait in memory.
 LANES = 8
+#: Particles in one block: two vectors in turn, so that one's square roots and divisions fill the other's waits.
+WIDTH = 16
 #: Bytes of carries a block keeps while a derivative is pulled back: what a core's own cache holds.
 TAPE_BYTES = 2 * 2**20
 
@@ -72,7 +73,7 @@ def scatter(rows, lane, first, n):
 """
 
 
-def value_source(op: Recurrence, width: int) -> str:
+def value_source(op: Recurrence, width: int, lanes: int) -> str:
     """Loop of a block of particles around the phases, and the blocks."""
     (_, slots, p_slots), nc, n_out = forward_program(op, lanes=True), op.n_carry, op.n_outputs
     return f"""{HELPERS.format(L=width)}
@@ -82,10 +83,12 @@ def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums
     K = edges.shape[0] - 1
     W, P, X, O = lanes({slots}), lanes({p_slots}), lanes(starts.shape[2]), lanes({n_out})
     gather(P, params, first)
-    prepare(P, 0)
+    for o in range(0, {width}, {lanes}):
+        prepare(P, 0, o)
     if edges[0] == 0:
         gather(X, starts[:, 0], first)
-        start(W, P, X, O, 0)
+        for o in range(0, {width}, {lanes}):
+            start(W, P, X, O, 0, o)
     else:
         gather(W, state[:, r], first)
     for k in range(K):
@@ -96,11 +99,14 @@ def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums
                 scatter(final[:, r], W, first, {nc})
                 r += 1
                 gather(X, starts[:, r], first)
-                start(W, P, X, O, 0)
+                for o in range(0, {width}, {lanes}):
+                    start(W, P, X, O, 0, o)
             for _ in range(counts[t]):
-                substep(W, P, substeps, O, s)
+                for o in range(0, {width}, {lanes}):
+                    substep(W, P, substeps, O, s, o)
                 s += 1
-            sample(W, P, samples, O, t)
+            for o in range(0, {width}, {lanes}):
+                sample(W, P, samples, O, t, o)
         scatter(sums[:, k], O, first, {n_out})
     scatter(final[:, r], W, first, {nc})
 
@@ -119,7 +125,7 @@ def kernel(params, starts, state, edges, counts, substeps, samples, threads):{_c
 """
 
 
-def gradient_source(op: Recurrence, width: int) -> str:
+def gradient_source(op: Recurrence, width: int, lanes: int) -> str:
     """Loop of the reverse sweep of a block of particles.
 
     As for a single sequence, carries are kept on a tape of bounded size, from the heads of blocks of samples.
@@ -159,11 +165,14 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
     head_run = np.zeros(n_blocks, dtype=np.int64)
     tape = lanes(min(n_steps, length * (most + 1)) * {nc})
     gather(P, params, first)
-    prepare(P, 0)
-    back_prepare(P, 0)
+    for o in range(0, {width}, {lanes}):
+        prepare(P, 0, o)
+    for o in range(0, {width}, {lanes}):
+        back_prepare(P, 0, o)
     if begin == 0:
         gather(X, starts[:, 0], first)
-        start(W, P, X, O, 0)
+        for o in range(0, {width}, {lanes}):
+            start(W, P, X, O, 0, o)
     else:
         gather(W, state[:, r], first)
     for h in range(n_blocks):
@@ -176,11 +185,14 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
             if counts[t] < 0:
                 r += 1
                 gather(X, starts[:, r], first)
-                start(W, P, X, O, 0)
+                for o in range(0, {width}, {lanes}):
+                    start(W, P, X, O, 0, o)
             for _ in range(counts[t]):
-                substep(W, P, substeps, O, s)
+                for o in range(0, {width}, {lanes}):
+                    substep(W, P, substeps, O, s, o)
                 s += 1
-            sample(W, P, samples, O, t)
+            for o in range(0, {width}, {lanes}):
+                sample(W, P, samples, O, t, o)
     k = K
     for h in range(n_blocks - 1, -1, -1):
         recall(W, heads, h)
@@ -193,16 +205,19 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
             if counts[t] < 0:
                 r += 1
                 gather(X, starts[:, r], first)
-                start(W, P, X, O, 0)
+                for o in range(0, {width}, {lanes}):
+                    start(W, P, X, O, 0, o)
             for _ in range(counts[t]):
                 keep(tape, row, W)
                 row += 1
-                substep(W, P, substeps, O, s)
+                for o in range(0, {width}, {lanes}):
+                    substep(W, P, substeps, O, s, o)
                 s += 1
             keep(tape, row, W)
             row += 1
             if t + 1 < end:
-                sample(W, P, samples, O, t)
+                for o in range(0, {width}, {lanes}):
+                    sample(W, P, samples, O, t, o)
         if h == n_blocks - 1:
             gather(V, g_final[:, r], first)
         for t in range(end - 1, head - 1, -1):
@@ -212,14 +227,17 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
                     k -= 1
                 gather(C, g_sums[:, k], first)
             row -= 1
-            back_sample(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, samples, C, G, t)
+            for o in range(0, {width}, {lanes}):
+                back_sample(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, samples, C, G, t, o)
             for _ in range(counts[t]):
                 row -= 1
                 s -= 1
-                back_substep(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, substeps, C, G, s)
+                for o in range(0, {width}, {lanes}):
+                    back_substep(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, substeps, C, G, s, o)
             if counts[t] < 0:
                 gather(X, starts[:, r], first)
-                back_start(V, W, P, X, C, G, 0)
+                for o in range(0, {width}, {lanes}):
+                    back_start(V, W, P, X, C, G, 0, o)
                 scatter(g_starts[:, r], G, first, {n_start})
                 r -= 1
                 gather(V, g_final[:, r], first)
@@ -227,7 +245,8 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
         if n_blocks == 0:
             gather(V, g_final[:, r], first)
         gather(X, starts[:, 0], first)
-        back_start(V, W, P, X, C, G, 0)
+        for o in range(0, {width}, {lanes}):
+            back_start(V, W, P, X, C, G, 0, o)
         scatter(g_starts[:, 0], G, first, {n_start})
     scatter(g_params, V[{nc * width} :], first, {n_params})
 
@@ -248,24 +267,26 @@ def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_s
 @register_funcify_and_cache_key(BatchRecurrence)
 def numba_batch(op: BatchRecurrence, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of a batch."""
-    return compile_program(value_source(op.recurrence, LANES), forward_program(op.recurrence, lanes=True), lanes=LANES)
+    return compile_program(
+        value_source(op.recurrence, WIDTH, LANES), forward_program(op.recurrence, lanes=True), lanes=LANES, width=WIDTH
+    )
 
 
 @register_funcify_and_cache_key(BatchRecurrenceGradient)
 def numba_batch_gradient(op: BatchRecurrenceGradient, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of the reverse sweep of a batch."""
     programs = forward_program(op.recurrence, lanes=True), reverse_program(op.recurrence, lanes=True)
-    return compile_program(gradient_source(op.recurrence, LANES), *programs, lanes=LANES)
+    return compile_program(gradient_source(op.recurrence, WIDTH, LANES), *programs, lanes=LANES, width=WIDTH)
 
 
 @interpreted.register
 @lru_cache(maxsize=32)
 def _(op: BatchRecurrence) -> Callable[..., Any]:
-    return interpret_program(value_source(op.recurrence, 1), forward_program(op.recurrence, lanes=True))
+    return interpret_program(value_source(op.recurrence, 1, 1), forward_program(op.recurrence, lanes=True))
 
 
 @interpreted.register
 @lru_cache(maxsize=32)
 def _(op: BatchRecurrenceGradient) -> Callable[..., Any]:
     programs = forward_program(op.recurrence, lanes=True), reverse_program(op.recurrence, lanes=True)
-    return interpret_program(gradient_source(op.recurrence, 1), *programs)
+    return interpret_program(gradient_source(op.recurrence, 1, 1), *programs)

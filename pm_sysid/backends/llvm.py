@@ -180,38 +180,39 @@ class Emitter:
             b.store(b.fadd(b.load(place), value) if home.accumulate else value, place)
 
 
-def segment_function(segment: Segment, arrays: Sequence[str], lanes: int = 0) -> Any:
+def segment_function(segment: Segment, arrays: Sequence[str], lanes: int = 0, width: int = 0) -> Any:
     """Numba intrinsic of a segment; it takes the named arrays and the current row.
 
-    With ``lanes``, flat arrays hold ``lanes`` adjacent doubles for each entry, aligned to the vector; a row of an array of
-    two dimensions is the same for all lanes.
+    With ``lanes``, flat arrays hold ``width`` adjacent doubles for each entry, aligned to vectors of ``lanes``, and the
+    segment works on those from an offset on, which it takes too; a row of an array of two dimensions is the same for all.
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        structs = {
-            name: context.make_array(kind)(context, builder, value)
-            for name, kind, value in zip(arrays, signature.args[:-1], args[:-1], strict=True)
-        }
-        kinds = dict(zip(arrays, signature.args[:-1], strict=True))
-        row = args[-1]
+        n = len(arrays)
+        kinds = dict(zip(arrays, signature.args[:n], strict=True))
+        structs = {a: context.make_array(kinds[a])(context, builder, v) for a, v in zip(arrays, args[:n], strict=True)}
+        row, *offset = args[n:]
         emitter = Emitter(context, builder, lanes)
+        begins = {a: builder.gep(structs[a].data, offset) for a in arrays if lanes and kinds[a].ndim == 1}
 
         def address(home: Home) -> Any:
             struct, kind = structs[home.array], kinds[home.array]
-            vector = lanes and kind.ndim == 1
-            index = ir.Constant(row.type, home.entry * lanes if vector else home.entry)
+            index = ir.Constant(row.type, home.entry)
+            if home.array in begins:
+                place = builder.gep(begins[home.array], [ir.Constant(row.type, home.entry * width)])
+                return builder.bitcast(place, emitter.type.as_pointer())
             indices = [row, index] if home.row else [index]
             shape, strides = cgutils.unpack_tuple(builder, struct.shape), cgutils.unpack_tuple(builder, struct.strides)
-            place = cgutils.get_item_pointer2(
+            return cgutils.get_item_pointer2(
                 context, builder, struct.data, shape, strides, kind.layout, indices, wraparound=False, boundscheck=False
             )
-            return builder.bitcast(place, emitter.type.as_pointer()) if vector else place
 
         emitter.segment(segment, address)
         return context.get_dummy_value()
 
     # numba reads the number of arguments off the signature, so that it has to be written out.
-    source = f"def typer(typingctx, {', '.join(arrays)}, s):\n    return void({', '.join(arrays)}, s), codegen"
+    names = ", ".join([*arrays, "s", *(["o"] if lanes else [])])
+    source = f"def typer(typingctx, {names}):\n    return void({names}), codegen"
     namespace: dict[str, Any] = {"void": types.void, "codegen": codegen}
     exec(source, namespace)
     return intrinsic(namespace["typer"])

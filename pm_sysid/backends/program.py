@@ -120,15 +120,15 @@ def _address(typingctx: Any, array: Any) -> Any:
     return types.int64(array), codegen
 
 
-def compile_program(source: str, *programs: Program, lanes: int = 0) -> tuple[Any, str]:
+def compile_program(source: str, *programs: Program, lanes: int = 0, width: int = 0) -> tuple[Any, str]:
     """Numba function of a loop around phases, and the key under which its machine code is kept on disk."""
     namespace: dict[str, Any] = {"np": np, "jit": _jit, "parallel": parallel, "address": _address}
     for program in programs:
         for name, (segments, arrays) in program.phases.items():
-            arguments = f"{', '.join(arrays)}, s"
+            arguments = f"{', '.join(arrays)}, s{', o' if lanes else ''}"
             calls = []
             for k, segment in enumerate(segments):
-                namespace[f"{name}_{k}_ir"] = segment_function(segment, arrays, lanes)
+                namespace[f"{name}_{k}_ir"] = segment_function(segment, arrays, lanes, width)
                 text = f"def {name}_{k}({arguments}):\n    {name}_{k}_ir({arguments})"
                 exec(text, namespace)
                 namespace[f"{name}_{k}"] = _jit(namespace[f"{name}_{k}"])
@@ -138,7 +138,7 @@ def compile_program(source: str, *programs: Program, lanes: int = 0) -> tuple[An
             namespace[name] = _jit(namespace[name], forceinline=True)
     function = compile_numba_function_src(source, "kernel", namespace, namespace)
     printed = [print_phase(n, segments, arrays) for p in programs for n, (segments, arrays) in p.phases.items()]
-    key = sha256("\n".join([f"pm_sysid {VERSION}, {lanes} lanes", source, *printed]).encode()).hexdigest()
+    key = sha256("\n".join([f"pm_sysid {VERSION}, {lanes} of {width} lanes", source, *printed]).encode()).hexdigest()
     return _jit(function), key
 
 

@@ -82,7 +82,7 @@ def _place(home: Home) -> str:
 
 
 def print_phase(name: str, segments: Sequence[Segment], arrays: Sequence[str]) -> str:
-    """Print the segments of a phase as one function of its arrays and the current row ``s``."""
+    """Print the segments of a phase as one function of its arrays and the current row ``s``, for one lane at offset zero."""
     names: dict[Variable, str] = {}
     fresh = (f"x{i}" for i in count())
     lines = []
@@ -102,4 +102,4 @@ def print_phase(name: str, segments: Sequence[Segment], arrays: Sequence[str]) -
             names[node.outputs[0]] = next(fresh)
             lines.append(f"{names[node.outputs[0]]} = {text}")
         lines += [f"{_place(home)} {'+' * home.accumulate}= {literal(v)}" for v, home in segment.stores]
-    return "\n    ".join([f"def {name}({', '.join(arrays)}, s):", *(lines or ["pass"])])
+    return "\n    ".join([f"def {name}({', '.join(arrays)}, s, o=0):", *(lines or ["pass"])])
