@@ -13,6 +13,7 @@ from pm_sysid.metrics import fit_percent, nmse, nrmse, rmse
 from pm_sysid.mode import find_mode
 from pm_sysid.plots import plot_fit, plot_prior_posterior, plot_residuals
 from pm_sysid.residuals import residual_tests
+from pm_sysid.samplers.ibis import IBIS
 from pm_sysid.simulation import simulate
 from pm_sysid.solver import EK0, EK1
 from pm_sysid.substeps import SubstepWarning
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 __all__ = [
     "EK0",
     "EK1",
+    "IBIS",
     "ODEFilter",
     "SubstepWarning",
     "System",

@@ -28,7 +28,7 @@ from pm_sysid.likelihood import ODEFilterRV
 class Progress(NamedTuple):
     """Where the filters of each particle stand, to go on from there.
 
-    One entry a filter: ``params`` (B, P), ``starts`` (B or 1, R, n) and ``state`` (B, R, n_carry).
+    One entry a filter: ``params`` (B, P), ``starts`` (B, R, n) and ``state`` (B, R, n_carry).
     """
 
     params: tuple[np.ndarray, ...]
@@ -37,23 +37,12 @@ class Progress(NamedTuple):
 
     def take(self, index: np.ndarray) -> Progress:
         """Progress of the particles picked (resampled) by an index or a mask."""
-        index = np.arange(self.n_particles)[index]
-        starts = tuple(s if s.shape[0] == 1 else s[index] for s in self.starts)
-        return Progress(tuple(p[index] for p in self.params), starts, tuple(s[index] for s in self.state))
+        return Progress(*(tuple(a[index] for a in arrays) for arrays in self))
 
-    def where(self, accepted: np.ndarray, other: Progress) -> Progress:
-        """Take ``other`` for the particles marked."""
-
-        def choose(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-            return np.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-        starts = tuple(a if a.shape[0] == 1 else choose(a, b) for a, b in zip(self.starts, other.starts, strict=True))
-        return Progress(tuple(map(choose, self.params, other.params)), starts, tuple(map(choose, self.state, other.state)))
-
-    @property
-    def n_particles(self) -> int:
-        """Number of particles (0 for a model without filters)."""
-        return len(self.params[0]) if self.params else 0
+    def join(self, other: Progress) -> Progress:
+        """These particles, then others."""
+        pairs = zip(self, other, strict=True)
+        return Progress(*(tuple(np.concatenate(pair) for pair in zip(a, b, strict=True)) for a, b in pairs))
 
 
 @dataclass(eq=False)
@@ -293,8 +282,9 @@ class Target:
         if borders[0] != 0:
             raise ValueError(f"edges start at {borders[0]}; start at sample 0, or go on from earlier progress with advance.")
         prepared = self._prepare_function(array, self._n_threads) if self._filters else []
+        starts = tuple(np.broadcast_to(s, (len(array), *s.shape[1:])) for s in prepared[1::2])
         empty = tuple(np.empty((0, 0, 0)) for _ in self._filters)
-        return self.advance(array, borders, Progress(tuple(prepared[0::2]), tuple(prepared[1::2]), empty))
+        return self.advance(array, borders, Progress(tuple(prepared[0::2]), starts, empty))
 
     def advance(self, particles: Any, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
         """Log-likelihood (B, K) of later blocks of samples, going on from where ``progress`` ended.

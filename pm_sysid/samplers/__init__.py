@@ -1,0 +1,1 @@
+"""Samplers that take the data in one sample after the other."""
