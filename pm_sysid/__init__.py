@@ -5,6 +5,7 @@ import logging as _logging
 from pm_sysid import datasets, models
 from pm_sysid import rewrites as _rewrites  # noqa: F401  (registers itself)
 from pm_sysid.backends import batch as _batch  # noqa: F401  (registers how batches are compiled)
+from pm_sysid.backends import lazy as _lazy  # noqa: F401  (imports the JAX backend when it is asked for)
 from pm_sysid.backends import numba as _compiled  # noqa: F401  (registers how recurrences are compiled)
 from pm_sysid.batch import set_threads
 from pm_sysid.innovations import innovations

@@ -181,7 +181,8 @@ class ODEFilter:
         flat = all(r.y is not None and r.y.ndim == 1 for r in records)
 
         arrays = problem.data(records, chosen)
-        shared = RecordData(*(pytensor.shared(a, f"{name}::{f}") for f, a in zip(arrays._fields, arrays, strict=True)))
+        fields = zip(arrays._fields, arrays, arrays.widths, strict=True)
+        shared = RecordData(*(pytensor.shared(a, f"{name}::{f}", shape=w) for f, a, w in fields))
         rv = ODEFilterRV.rv_op(problem, unknowns, shared, flat=flat, substeps=chosen, start=start.numeric())
         y = np.concatenate([r.output_matrix for r in records])
         observed = pytensor.shared(y[:, 0] if flat else y, f"{name}::y")
@@ -202,7 +203,7 @@ def _time_coordinate(records: Sequence[TimeSeries]) -> np.ndarray:
 def _movable(rows: Sequence[Sequence[Any]], name: str) -> Any:
     """Matrix of numbers and variables whose numbers are shared, so that another record can bring its own."""
     numbers = np.array([[0.0 if isinstance(v, Variable) else float(v) for v in row] for row in rows])
-    matrix = pytensor.shared(numbers, name)
+    matrix = pytensor.shared(numbers, name, shape=numbers.shape)
     for r, row in enumerate(rows):
         for i, v in enumerate(row):
             if isinstance(v, Variable):

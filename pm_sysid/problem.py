@@ -41,6 +41,12 @@ class RecordData(NamedTuple):
     substeps: Any
     samples: Any
 
+    @property
+    def widths(self) -> tuple[tuple[int | None, ...], ...]:
+        """Static shapes: another record may have another length, and nothing else."""
+        lasting = self.scale.shape, (None,), self.starts.shape
+        return *lasting, (None, self.substeps.shape[1]), (None, self.samples.shape[1])
+
 
 @dataclass(frozen=True)
 class Problem:

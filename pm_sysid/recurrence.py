@@ -115,6 +115,11 @@ class Recurrence(Op):
         """Scalar operations of each phase."""
         return {k: len(getattr(self, k).graph.toposort()) for k in ("start", "substep", "sample")}
 
+    @property
+    def varied(self) -> list[bool]:
+        """Which parameters are differentiated by."""
+        return [True] * (self.n_params - self.n_constants) + [False] * self.n_constants
+
     def __repr__(self) -> str:
         return f"Recurrence{{{self.name}}}"
 

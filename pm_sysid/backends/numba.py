@@ -86,7 +86,7 @@ def kernel(params, starts, counts, substeps, samples, g_outputs, g_final):{_chec
     most = 0
     for t in range(T):
         most = max(most, counts[t])
-    block = T
+    block = max(1, T)
     if total + T > {rows}:
         block = max(1, {rows} // (most + 1))
     n_blocks = (T + block - 1) // block

@@ -82,8 +82,7 @@ def reverse_program(op: Recurrence, lanes: bool = False) -> Program:
     phases: dict[str, tuple[list[Segment], tuple[str, ...]]] = {"back_prepare": ([], ("P",))}
     for name, phase, carried in _phases(op):
         first = name == "start"
-        varied = [True] * (carried + n_params - op.n_constants) + [False] * op.n_constants
-        graph = phase.pull_back(varied + [first] * phase.n_inputs)
+        graph = phase.pull_back([True] * carried + op.varied + [first] * phase.n_inputs)
         carry, params, inputs, cotangents = _split(graph.inputs, phase, carried, n_params)
         homes = {v: Home("P", i) for i, v in enumerate(params)}
         prepare, known, p_slots = invariant(graph, homes, p_slots)

@@ -48,12 +48,14 @@ class Cloud(NamedTuple):
 
     def take(self, index: np.ndarray) -> Cloud:
         """Particles by rows."""
-        return Cloud(*(v[index] for v in self[:4]), self.progress.take(index))
+        x, prior, likelihood, following = (v[index] for v in self[:4])
+        return Cloud(x, prior, likelihood, following, self.progress.take(index))
 
     def join(self, other: Cloud) -> Cloud:
         """These particles, then others."""
-        parts = [np.concatenate([a, b]) for a, b in zip(self[:4], other[:4], strict=True)]
-        return Cloud(*parts, self.progress.join(other.progress))
+        pairs = zip(self[:4], other[:4], strict=True)
+        x, prior, likelihood, following = (np.concatenate(pair) for pair in pairs)
+        return Cloud(x, prior, likelihood, following, self.progress.join(other.progress))
 
 
 class Beta(float):
@@ -120,7 +122,7 @@ class IBIS(SMC_KERNEL):
     (1, 200)
     """
 
-    stats_dtypes_shapes = {name: (kind, []) for name, kind in STATISTICS.items()}  # noqa: RUF012  (PyMC's name and type)
+    stats_dtypes_shapes: dict[str, tuple[type, list[int]]] = {name: (kind, []) for name, kind in STATISTICS.items()}  # noqa: RUF012  (PyMC's name and type)
 
     def __init__(
         self,

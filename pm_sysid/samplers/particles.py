@@ -20,8 +20,9 @@ def effective_size(log_weights: np.ndarray) -> np.ndarray:
 
 def normalised(log_weights: np.ndarray) -> np.ndarray:
     """Weights that sum to one."""
-    weights: np.ndarray = np.exp(log_weights - logsumexp(log_weights))
-    return weights / weights.sum()
+    weights = np.exp(log_weights - logsumexp(log_weights))
+    result: np.ndarray = weights / weights.sum()
+    return result
 
 
 def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -50,7 +51,8 @@ class Normal(NamedTuple):
 
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Independent draws (count, d); Eq. 24."""
-        return self.mean + rng.standard_normal((count, len(self.mean))) @ self.root.T
+        result: np.ndarray = self.mean + rng.standard_normal((count, len(self.mean))) @ self.root.T
+        return result
 
     def logpdf(self, x: np.ndarray) -> np.ndarray:
         """Log-density of particles (N, d), up to a constant."""

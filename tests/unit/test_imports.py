@@ -129,6 +129,12 @@ def test_importing_the_package_imports_no_matplotlib() -> None:
     assert result.stdout.split()[0] == "False"
 
 
+def test_importing_the_package_imports_no_jax() -> None:
+    code = "import sys, pymc, pm_sysid; print('jax' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split()[0] == "False"
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_stay_small(name: str) -> None:
     assert len(MODULES[name].read_text().splitlines()) <= 400
