@@ -17,7 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
 from pymc.pytensorf import join_nonshared_inputs
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, toposort
 
@@ -142,11 +142,11 @@ class Target:
                 raise ValueError(f"the log-likelihood of {rv.name!r} is one number for all samples; it must be a series.")
         graphs, joined = join_nonshared_inputs(self._point, [checked(g) for g in (prior, *terms)], model.value_vars)
         self._particles = pt.dmatrix("particles")
-        self._particles.tag.test_value = None
         self._prior, *batched = vectorize_graph(graphs, {joined: self._particles})
         self._prior = pt.switch(pt.isnan(self._prior), -np.inf, self._prior)
-        self._edges, self._threads = pt.lvector("edges"), pt.lscalar("threads")
+        self._edges, self._threads, self._calibrated = pt.lvector("edges"), pt.lscalar("threads"), pt.lscalar("calibrated")
         self._filters, self._others = [], []
+        self._calibrations: dict[Variable, Variable] = {}
         for rv, term in zip(model.observed_RVs, batched, strict=True):
             nodes = [
                 v.owner
@@ -157,8 +157,30 @@ class Target:
                 # The one whose outputs the term is; others calibrate its diffusion.
                 (node,) = [n for n in nodes if n.op.recurrence.name.endswith("loglik")]
                 self._filters.append(node)
+                self._calibrations |= self._shortened(node)
             else:
                 self._others.append(term)
+
+    def _shortened(self, node: Apply) -> dict[Variable, Variable]:
+        """Calibrations of a filter's diffusion, each by the mean over the first samples only."""
+        shortened: dict[Variable, Variable] = {}
+        for final in ancestors(node.inputs):
+            batch = final.owner
+            if batch is None or not isinstance(batch.op, BatchRecurrence) or final is not batch.outputs[1]:
+                continue
+            params, starts, state, _, counts, *rest = batch.inputs
+            steps = pt.maximum(counts, 0)
+            part = pt.sum(steps[: self._calibrated])
+            edges = pt.stack([pt.zeros_like(self._calibrated), self._calibrated])
+            sums = batch.op(params, starts, state, edges, counts, *rest)[1]
+            # The model divides by all substeps; runs that were not reached are NaN.
+            shortened[final] = pt.switch(pt.isnan(sums), 0.0, sums) * (pt.sum(steps) / pt.maximum(part, 1))
+        return shortened
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a filter's diffusion comes from the record."""
+        return bool(self._calibrations)
 
     def _blocks(self, term: Variable) -> Variable:
         """Sums (B, K) of pointwise terms (B, T, ...) between the edges; exact about minus infinity."""
@@ -192,8 +214,9 @@ class Target:
     @cached_property
     def _prepare_function(self) -> Any:
         """Particles to parameters and starts of each filter."""
-        outputs = self._threaded([v for node in self._filters for v in node.inputs[:2]])
-        return self._compile([self._particles, self._threads], outputs)
+        outputs = [v for node in self._filters for v in node.inputs[:2]]
+        outputs = self._threaded(clone_replace(outputs, self._calibrations) if self._calibrations else outputs)
+        return self._compile([self._particles, self._threads, self._calibrated], outputs)
 
     @cached_property
     def _run_functions(self) -> list[Any]:
@@ -276,12 +299,17 @@ class Target:
         sums, _ = self.start(particles, borders)
         return sums[:, 0] if edges is None else sums
 
-    def start(self, particles: Any, edges: Any) -> tuple[np.ndarray, Progress]:
-        """Log-likelihood (B, K) of blocks of samples from the first one on, and where that leaves the filters."""
+    def start(self, particles: Any, edges: Any, *, calibrate: int | None = None) -> tuple[np.ndarray, Progress]:
+        """Log-likelihood (B, K) of blocks of samples from the first one on, and where that leaves the filters.
+
+        ``calibrate`` is the number of samples by which a filter with ``diffusion="mle"`` calibrates its diffusion: all of
+        them in the model, fewer to save time.
+        """
         array, borders = self._check(particles), self._check_edges(edges)
         if borders[0] != 0:
             raise ValueError(f"edges start at {borders[0]}; start at sample 0, or go on from earlier progress with advance.")
-        prepared = self._prepare_function(array, self._n_threads) if self._filters else []
+        by = np.asarray(self.n_samples if calibrate is None else calibrate, dtype=np.int64)
+        prepared = self._prepare_function(array, self._n_threads, by) if self._filters else []
         starts = tuple(np.broadcast_to(s, (len(array), *s.shape[1:])) for s in prepared[1::2])
         empty = tuple(np.empty((0, 0, 0)) for _ in self._filters)
         return self.advance(array, borders, Progress(tuple(prepared[0::2]), starts, empty))

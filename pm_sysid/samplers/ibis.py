@@ -35,6 +35,8 @@ STATISTICS = {
 }
 #: Longest look ahead, in numbers of log-likelihood increments kept at a time.
 LOOK = 2**20
+#: Samples that a diffusion is calibrated by at the least.
+CALIBRATED = 256
 
 
 class Cloud(NamedTuple):
@@ -170,6 +172,10 @@ class IBIS(SMC_KERNEL):
         self.n, self.fraction, self.iteration = 0, 0.0, 0
         self.beta: float = Beta(0.0)
         self.log_marginal_likelihood, self.variance = 0.0, 0.0
+        # By how many samples diffusions are calibrated: a power of two as many as in the end, so that early stages do not
+        # pay for the whole record.
+        T = self.target.n_samples
+        self.calibrated = T if not self.target.calibrated else -(-T // 2 ** max(0, int(np.log2(max(T, 1) / CALIBRATED))))
         self.evaluations, self.accept_rate, self.ess, self.look = 0, 1.0, float(self.draws), 8
         self.tempered_posterior = np.empty((0, 0))
 
@@ -244,8 +250,11 @@ class IBIS(SMC_KERNEL):
 
     def _absorb(self) -> bool:
         """Take in some more samples; False when the effective size is at the threshold."""
-        T, enough = self.target.n_samples, self.threshold * self.draws
-        count = int(min(self.look, T - self.n, max(8, LOOK // self.draws)))
+        enough = self.threshold * self.draws
+        if self.n == self.calibrated:
+            self._recalibrate()
+            return bool(effective_size(self.log_weights) >= enough)
+        count = int(min(self.look, self.calibrated - self.n, max(8, LOOK // self.draws)))
         edges = self.n + np.arange(count + 1)
         increments, progress = self.target.advance(self.cloud.x, edges, self.cloud.progress)
         self.evaluations += self.draws * count
@@ -266,6 +275,15 @@ class IBIS(SMC_KERNEL):
             self.cloud = self.cloud._replace(next=increments[:, 0])
             self._temper()
         return False
+
+    def _recalibrate(self) -> None:
+        """Calibrate diffusions by twice as many samples, and weight for what that changes."""
+        self.calibrated = min(2 * self.calibrated, self.target.n_samples)
+        before = self.cloud.likelihood
+        self.cloud = self._evaluate(self.cloud.x, self.n, 0.0)
+        with np.errstate(invalid="ignore"):
+            change = self.cloud.likelihood - before
+        self.log_weights = self.log_weights + np.where(np.isfinite(change), change, -np.inf)
 
     def _advance_to(self, k: int, increments: np.ndarray, totals: np.ndarray, progress: Progress) -> None:
         self.n += k
@@ -292,7 +310,7 @@ class IBIS(SMC_KERNEL):
 
     def _evaluate(self, x: np.ndarray, n: int, fraction: float) -> Cloud:
         """Particles under the target given the first n samples and a fraction of the next."""
-        likelihood, progress = self.target.start(x, [0, n])
+        likelihood, progress = self.target.start(x, [0, n], calibrate=self.calibrated)
         following = np.zeros(len(x))
         if fraction:
             following = self.target.advance(x, [n, n + 1], progress)[0][:, 0]
