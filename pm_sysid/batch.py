@@ -26,7 +26,7 @@ def default_threads() -> int:
     for name in ("PM_SYSID_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(name, "").split(",")[0].strip()
         if text:
-            if not text.isdigit() or int(text) < 1:
+            if not (text.isascii() and text.isdigit() and int(text) > 0):
                 raise ValueError(
                     f"the environment variable {name} is {text!r}; give a positive number of threads, or unset it."
                 )
@@ -106,6 +106,9 @@ class BatchRecurrence(Op):
         g_params, g_starts = BatchRecurrenceGradient(self.recurrence)(*inputs, *filled)  # type: ignore[misc]
         if inputs[1].type.shape[0] == 1:
             g_starts = pt.sum(g_starts, axis=0, keepdims=True)
+        elif inputs[1].type.shape[0] is None:  # one start for all may come in when the graph is called
+            n = inputs[1].shape[0]
+            g_starts = pt.switch(pt.eq(n, 1), pt.sum(g_starts, axis=0, keepdims=True), g_starts)[:n]
         return [g_params, g_starts, *(disconnected_type() for _ in range(6))]
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:

@@ -69,8 +69,7 @@ class Target:
     Raises
     ------
     ValueError
-        For models without observed variables, with discrete free variables, with observed variables that are not series
-        of one common length.
+        For models without observed variables, with discrete free variables, or with series of different lengths.
 
     Examples
     --------
@@ -147,19 +146,19 @@ class Target:
         self._edges, self._threads, self._calibrated = pt.lvector("edges"), pt.lscalar("threads"), pt.lscalar("calibrated")
         self._filters, self._others = [], []
         self._calibrations: dict[Variable, Variable] = {}
-        for rv, term in zip(model.observed_RVs, batched, strict=True):
+        for rv, term, core in zip(model.observed_RVs, batched, (t.type.ndim for t in terms), strict=True):
             nodes = [
                 v.owner
                 for v in ancestors([term])
                 if v.owner is not None and isinstance(v.owner.op, BatchRecurrence) and v is v.owner.outputs[0]
             ]
-            if isinstance(rv.owner.op, ODEFilterRV):
-                # The one whose outputs the term is; others calibrate its diffusion.
-                (node,) = [n for n in nodes if n.op.recurrence.name.endswith("loglik")]
-                self._filters.append(node)
-                self._calibrations |= self._shortened(node)
+            # The one whose outputs the term is; others calibrate its diffusion.
+            main = [n for n in nodes if n.op.recurrence.name.endswith("loglik")]
+            if isinstance(rv.owner.op, ODEFilterRV) and main:
+                self._filters += main
+                self._calibrations |= self._shortened(main[0])
             else:
-                self._others.append(term)
+                self._others.append((term, core))
 
     def _shortened(self, node: Apply) -> dict[Variable, Variable]:
         """Calibrations of a filter's diffusion, each by the mean over the first samples only."""
@@ -181,21 +180,6 @@ class Target:
     def calibrated(self) -> bool:
         """Whether a filter's diffusion comes from the record."""
         return bool(self._calibrations)
-
-    def _blocks(self, term: Variable) -> Variable:
-        """Sums (B, K) of pointwise terms (B, T, ...) between the edges; exact about minus infinity."""
-        begin, end = self._edges[0], self._edges[-1]
-        flat = term[:, begin:end]  # type: ignore[index]
-        if flat.type.ndim > 2:
-            flat = flat.sum(axis=tuple(range(2, flat.type.ndim)))
-        flat = pt.switch(pt.isnan(flat), -np.inf, flat)
-        lost = pt.eq(flat, -np.inf)
-        total = [
-            pt.concatenate([pt.zeros_like(x[:, :1]), pt.cumsum(x, axis=1)], axis=1)[:, self._edges - begin]
-            for x in (pt.switch(lost, 0.0, flat), pt.cast(lost, "float64"))
-        ]
-        sums, n_lost = (x[:, 1:] - x[:, :-1] for x in total)
-        return pt.switch(n_lost > 0, -np.inf, sums)
 
     # -- compiled pieces ----------------------------------------------------------------------------------------------
 
@@ -228,10 +212,19 @@ class Target:
             functions.append(self._compile([params, starts, state, self._edges, self._threads], [sums.sum(axis=2), final]))
         return functions
 
+    def _pointwise(self) -> list[Variable]:
+        """Log-likelihood (B or 1, n) of each sample between the outer edges, of what is not a filter."""
+        terms = []
+        for term, core in self._others:
+            batched = term if term.type.ndim > core else term[None]  # type: ignore[index]
+            part = batched[:, self._edges[0] : self._edges[-1]]
+            part = part.sum(axis=tuple(range(2, part.type.ndim))) if part.type.ndim > 2 else part
+            terms.append(pt.switch(pt.isnan(part), -np.inf, part))
+        return terms
+
     @cached_property
     def _others_function(self) -> Any:
-        terms = self._threaded([self._blocks(term) for term in self._others])
-        return self._compile([self._particles, self._edges, self._threads], pt.add(*terms) if len(terms) > 1 else terms[0])
+        return self._compile([self._particles, self._edges, self._threads], self._threaded(self._pointwise()))
 
     @cached_property
     def _gradient_function(self) -> Any:
@@ -240,7 +233,7 @@ class Target:
         for node in self._filters:
             inputs = [*node.inputs[:3], self._edges, *node.inputs[4:]]
             sums.append(node.op(*inputs)[0].sum(axis=(1, 2)))
-        sums += [self._blocks(term).sum(axis=1) for term in self._others]
+        sums += [term.sum(axis=1) for term in self._pointwise()]
         likelihood = pt.add(*sums) if len(sums) > 1 else sums[0]
         outputs = [self._prior, pytensor.grad(self._prior.sum(), self._particles, disconnected_inputs="ignore")]
         outputs += [likelihood, pytensor.grad(likelihood.sum(), self._particles, disconnected_inputs="ignore")]
@@ -315,16 +308,9 @@ class Target:
         return self.advance(array, borders, Progress(tuple(prepared[0::2]), starts, empty))
 
     def advance(self, particles: Any, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
-        """Log-likelihood (B, K) of later blocks of samples, going on from where ``progress`` ended.
+        """Log-likelihood (B, K) of later blocks of samples.
 
-        Parameters
-        ----------
-        particles : array, shape (B, d)
-            The particles the progress belongs to, in the same order.
-        edges : sequence of K + 1 ints
-            The first must be where the progress ended.
-        progress : Progress
-            As :meth:`start` or this method returned it.
+        The particles (B, d) are those the progress belongs to, in the same order, and the first edge is where it ended.
         """
         array, borders = self._check(particles), self._check_edges(edges)
         sums = np.zeros((len(array), borders.size - 1))
@@ -333,8 +319,8 @@ class Target:
             part, state = run(*(np.ascontiguousarray(a) for a in args), borders, self._n_threads)
             sums += part
             states.append(state)
-        if self._others:
-            sums = sums + self._others_function(array, borders, self._n_threads)
+        for values in self._others_function(array, borders, self._n_threads) if self._others else ():
+            sums = sums + _block_sums(values, borders)
         sums[np.isnan(sums)] = -np.inf
         return sums, progress._replace(state=tuple(states))
 
@@ -355,6 +341,12 @@ class Target:
         # A variable of the prior may be drawn from another one: all are drawn together.
         drawn = pm.draw(values, draws=draws, random_seed=random_seed)
         order = {model.rvs_to_values[rv]: k for k, rv in enumerate(model.free_RVs)}
+        for rv, value in zip(model.free_RVs, drawn, strict=True):
+            if not np.all(np.isfinite(value)):
+                raise ValueError(
+                    f"the prior of {rv.name!r} draws values its transform cannot take; give it a prior whose draws obey the "
+                    "constraint, or start from particles of your own."
+                )
         columns = [np.reshape(drawn[order[v]], (draws, -1)) for v in model.value_vars]
         return np.concatenate(columns, axis=1).astype(np.float64)
 
@@ -385,6 +377,15 @@ class Target:
             for b, g in zip(batched, graphs, strict=True)
         ]
         return [v.name for v in wanted], self._compile([self._particles], full)
+
+
+def _block_sums(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Sums (B, K) of the columns between edges, of which the first column belongs to the first edge."""
+    sums = np.zeros((len(values), len(edges) - 1))
+    filled = np.diff(edges) > 0
+    if filled.any():
+        sums[:, filled] = np.add.reduceat(values, (edges[:-1] - edges[0])[filled], axis=1)
+    return sums
 
 
 def checked(output: Variable) -> Variable:

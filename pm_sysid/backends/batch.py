@@ -14,8 +14,9 @@ from pm_sysid.recurrence import Recurrence, interpreted
 
 #: Particles in one vector: one register of the widest kind. With more, half of a step's values wait in memory.
 LANES = 8
-#: Particles in one block: two vectors in turn, so that one's square roots and divisions fill the other's waits.
-WIDTH = 16
+#: Particles in one block: vectors in turn, so that the square roots and divisions of one fill the waits of the others. A
+#: step with few operations waits most.
+WIDTH, SMALL_WIDTH, SMALL_STEP = 16, 32, 150
 #: Bytes of carries a block keeps while a derivative is pulled back: what a core's own cache holds.
 TAPE_BYTES = 2 * 2**20
 
@@ -71,6 +72,11 @@ def scatter(rows, lane, first, n):
         for i in range(n):
             rows[first + q, i] = lane[i * {L} + q]
 """
+
+
+def block_width(op: Recurrence) -> int:
+    """Particles in one block of a recurrence."""
+    return SMALL_WIDTH if op.n_nodes["substep"] < SMALL_STEP else WIDTH
 
 
 def value_source(op: Recurrence, width: int, lanes: int) -> str:
@@ -253,7 +259,9 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
 blocks = parallel(block, 13)
 
 def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_sums, g_final):{_check(op)}
-    if g_sums.shape[1] != K or g_final.shape[1] != runs:
+    if (g_sums.shape[0] != B and g_sums.shape[0] != 1) or (g_final.shape[0] != B and g_final.shape[0] != 1):
+        raise ValueError("the cotangents do not fit the particles")
+    if g_sums.shape[1] != K or g_sums.shape[2] != {n_out} or g_final.shape[1] != runs or g_final.shape[2] != {nc}:
         raise ValueError("the cotangents do not fit the outputs")
     g_params = np.zeros((B, {n_params}))
     g_starts = np.zeros((B, runs, {n_start}))
@@ -267,16 +275,16 @@ def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_s
 @register_funcify_and_cache_key(BatchRecurrence)
 def numba_batch(op: BatchRecurrence, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of a batch."""
-    return compile_program(
-        value_source(op.recurrence, WIDTH, LANES), forward_program(op.recurrence, lanes=True), lanes=LANES, width=WIDTH
-    )
+    width, program = block_width(op.recurrence), forward_program(op.recurrence, lanes=True)
+    return compile_program(value_source(op.recurrence, width, LANES), program, lanes=LANES, width=width)
 
 
 @register_funcify_and_cache_key(BatchRecurrenceGradient)
 def numba_batch_gradient(op: BatchRecurrenceGradient, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of the reverse sweep of a batch."""
-    programs = forward_program(op.recurrence, lanes=True), reverse_program(op.recurrence, lanes=True)
-    return compile_program(gradient_source(op.recurrence, WIDTH, LANES), *programs, lanes=LANES, width=WIDTH)
+    recurrence, width = op.recurrence, block_width(op.recurrence)
+    programs = forward_program(recurrence, lanes=True), reverse_program(recurrence, lanes=True)
+    return compile_program(gradient_source(recurrence, width, LANES), *programs, lanes=LANES, width=width)
 
 
 @interpreted.register

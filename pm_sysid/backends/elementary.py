@@ -82,11 +82,15 @@ class Lanes:
         r = self.fma(n, self.number(-LN2_LOW), r)
         return n, b.fmul(r, self.series(r, [1.0 / math.factorial(k) for k in range(1, 15)]))
 
+    def _whole(self, n: Any) -> Any:
+        """Whole number as an integer."""
+        b = self.builder
+        return b.sext(b.fptosi(n, ir.VectorType(ir.IntType(32), self.lanes)), self.integer)
+
     def _power_of_two(self, n: Any) -> Any:
         """2^n for whole n between -1022 and 1023."""
         b = self.builder
-        whole = b.fptosi(n, ir.VectorType(ir.IntType(32), self.lanes))
-        return b.bitcast(b.shl(b.add(b.sext(whole, self.integer), self.whole(1023)), self.whole(52)), self.real)
+        return b.bitcast(b.shl(b.add(self._whole(n), self.whole(1023)), self.whole(52)), self.real)
 
     def _between(self, x: Any, low: float, high: float) -> Any:
         b = self.builder
@@ -98,8 +102,9 @@ class Lanes:
         b = self.builder
         n, em1 = self._reduced(self._between(x, -760.0, 720.0))
         half = self.call("floor", b.fmul(n, self.number(0.5)))
-        result = b.fmul(b.fadd(em1, self.number(1.0)), self._power_of_two(half))
-        result = b.fmul(result, self._power_of_two(b.fsub(n, half)))
+        # The first half goes into the exponent's bits: two products could be reordered to an overflow.
+        bits = b.add(b.bitcast(b.fadd(em1, self.number(1.0)), self.integer), b.shl(self._whole(half), self.whole(52)))
+        result = b.fmul(b.bitcast(bits, self.real), self._power_of_two(b.fsub(n, half)))
         return b.select(b.fcmp_unordered("uno", x, x), x, result)
 
     def tanh(self, x: Any) -> Any:

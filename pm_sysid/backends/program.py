@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import sha256
+from inspect import getsource
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from pytensor.graph.basic import Constant
 from pytensor.link.numba.cache import compile_numba_function_src
 from pytensor.link.numba.dispatch.basic import numba_njit
 
+from pm_sysid.backends import elementary, llvm, threads
 from pm_sysid.backends.llvm import segment_function
 from pm_sysid.backends.plan import LANE_SEGMENT, SEGMENT, Home, Segment, invariant, plan
 from pm_sysid.backends.python import NAMESPACE, print_phase
@@ -21,8 +23,8 @@ from pm_sysid.backends.threads import parallel
 from pm_sysid.recurrence import Phase, Recurrence
 from pm_sysid.scalars import untraced
 
-#: Changes when printed code of equal text would mean something else; part of every cache key.
-VERSION = 2
+#: Part of every cache key: equal graphs compile to other code when the compiler's own source changes.
+VERSION = sha256("".join(getsource(m) for m in (elementary, llvm, threads)).encode()).hexdigest()
 #: No 'nnan' or 'ninf': missing samples and diverged states are told apart by comparisons.
 FASTMATH = {"contract", "nsz", "arcp", "reassoc"}
 
