@@ -154,7 +154,7 @@ def _flat(variable: Variable, core: int, shape: list[Variable]) -> Variable:
     sizes = [variable.shape[n_batch + i] for i in range(core)]  # type: ignore[attr-defined]
     if n_batch == 0 or all(variable.type.broadcastable[:n_batch]):  # type: ignore[attr-defined]
         return variable.reshape((1, *sizes))  # type: ignore[attr-defined]
-    return pt.broadcast_to(variable, (*shape, *sizes)).reshape((-1, *sizes))
+    return pt.broadcast_to(variable, (*shape, *sizes)).reshape((pt.prod(pt.stack(shape)), *sizes))
 
 
 def _batch_shape(variables: list[tuple[Variable, int]]) -> list[Variable]:
@@ -170,16 +170,17 @@ def _batch_shape(variables: list[tuple[Variable, int]]) -> list[Variable]:
 
 
 def _batched(op: Recurrence, inputs: tuple[Any, ...]) -> tuple[list[Variable], list[Variable]] | None:
-    """Inputs of the batch Op and its batch dimensions; None where the record itself is batched."""
-    params, starts, *record = inputs
+    """Inputs of the batch Op, with cotangents if there are any, and its dimensions; None where the record is batched."""
+    params, starts, *record = inputs[:5]
     if any(v.type.ndim > core for v, core in zip(record, (1, 2, 2), strict=True)):
         return None
-    shape = _batch_shape([(params, 1), (starts, 2)])
+    shape = _batch_shape([(params, 1), (starts, 2), *((c, 2) for c in inputs[5:])])
     flat = _flat(params, 1, shape)
     if flat.type.shape[0] == 1:  # type: ignore[attr-defined]
         flat = pt.broadcast_to(flat, (pt.prod(pt.stack(shape)), flat.shape[1]))  # type: ignore[attr-defined]
     edges = pt.arange(record[0].shape[0] + 1, dtype="int64")
-    return [flat, _flat(starts, 2, shape), pt.constant(np.empty((0, 0, 0))), edges, *record, THREADS], shape
+    cotangents = [_flat(c, 2, shape) for c in inputs[5:]]
+    return [flat, _flat(starts, 2, shape), pt.constant(np.empty((0, 0, 0))), edges, *record, THREADS, *cotangents], shape
 
 
 def _unflat(variable: Variable, shape: list[Variable]) -> Variable:
@@ -235,10 +236,9 @@ def _vectorize_recurrence(op: Recurrence, node: Apply, *inputs: Any) -> Any:
 @_vectorize_node.register(RecurrenceGradient)
 def _vectorize_gradient(op: RecurrenceGradient, node: Apply, *inputs: Any) -> Any:
     """Gradients of a vectorised graph run side by side."""
-    found = _batched(op.recurrence, inputs[:5])
+    found = _batched(op.recurrence, inputs)
     if found is None:
         return vectorize_node_fallback(op, node, *inputs)
     batched, shape = found
-    cotangents = [_flat(c, 2, shape) for c in inputs[5:]]
-    outputs = BatchRecurrenceGradient(op.recurrence)(*batched, *cotangents)
+    outputs = BatchRecurrenceGradient(op.recurrence)(*batched)
     return [_unflat(o, shape) for o in outputs]  # type: ignore[union-attr]

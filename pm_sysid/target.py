@@ -308,10 +308,7 @@ class Target:
         return self.advance(array, borders, Progress(tuple(prepared[0::2]), starts, empty))
 
     def advance(self, particles: Any, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
-        """Log-likelihood (B, K) of later blocks of samples.
-
-        The particles (B, d) are those the progress belongs to, in the same order, and the first edge is where it ended.
-        """
+        """Log-likelihood (B, K) of later blocks of samples, from where ``progress`` of the same particles ended."""
         array, borders = self._check(particles), self._check_edges(edges)
         sums = np.zeros((len(array), borders.size - 1))
         states = []
@@ -327,7 +324,9 @@ class Target:
     def value_and_gradient(self, particles: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Log prior (B,), its gradient (B, d), log-likelihood of the first ``n`` samples (B,) and its gradient (B, d)."""
         borders = self._check_edges([0, self.n_samples if n is None else n])
-        prior, d_prior, likelihood, d_likelihood = self._gradient_function(self._check(particles), borders, self._n_threads)
+        with np.errstate(all="ignore"):
+            results = self._gradient_function(self._check(particles), borders, self._n_threads)
+        prior, d_prior, likelihood, d_likelihood = results
         likelihood = np.where(np.isnan(likelihood), -np.inf, likelihood)
         return prior, d_prior, likelihood, d_likelihood
 

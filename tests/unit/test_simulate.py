@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 from scipy.integrate import solve_ivp
 
+from pm_sysid.metrics import nmse
 from pm_sysid.models import duffing
 from pm_sysid.simulation import simulate
 from pm_sysid.substeps import SubstepWarning
@@ -350,3 +351,33 @@ def test_mistakes_are_named(options: dict[str, Any], error: Any, message: str) -
     given = dict(data=record(), params=PARAMS, x0=X0, substeps=8) | options
     with pytest.raises(error, match=message):
         simulate(DUFFING, given.pop("data"), given.pop("params"), **given)
+
+
+def test_distance_is_that_of_the_runs_and_infinite_where_one_diverges() -> None:
+    rng = np.random.default_rng(5)
+    system = duffing()
+    record = TimeSeries(np.arange(80) * 0.05, rng.normal(size=80), None, intersample="foh")
+    y = simulate(system, record, dict(m=1.0, c=0.5, k=30.0, k3=10.0), x0=0.0, substeps=4)["y"].values
+    record = record.replace(y=np.where(rng.random(80) < 0.1, np.nan, y + 0.01 * rng.normal(size=80)))
+    draws = {k: v * np.exp(0.1 * rng.normal(size=(2, 3))) for k, v in dict(m=1.0, c=0.5, k=30.0, k3=10.0).items()}
+    draws["c"][1, 1] = -1e6
+    params = {k: xr.DataArray(v, dims=("chain", "draw")) for k, v in draws.items()}
+    runs = simulate(system, record, params, x0=0.0, substeps=4)
+    distance = simulate(system, record, params, x0=0.0, substeps=4, distance="nmse")
+    assert distance["y"].dims == ("chain", "draw") and "time" not in distance.dims
+    expected = nmse(record.y, runs["y"].values)
+    assert np.isinf(distance["y"].values[1, 1]) and not np.isfinite(expected[1, 1])
+    fine = np.isfinite(expected)
+    np.testing.assert_allclose(distance["y"].values[fine], expected[fine], rtol=1e-10)
+
+
+def test_distance_needs_a_measurement_numbers_and_a_known_name() -> None:
+    system, record = duffing(), TimeSeries(np.arange(5) * 0.1, np.zeros(5), None)
+    params = dict(m=1.0, c=0.5, k=30.0, k3=10.0)
+    with pytest.raises(ValueError, match="data has no outputs"):
+        simulate(system, record, params, x0=0.0, distance="nmse")
+    with pytest.raises(ValueError, match="distance is 'rmse'; give 'nmse'"):
+        simulate(system, record, params, x0=0.0, distance="rmse")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="distance='nmse' needs numbers"):
+        variable = {**params, "k": pt.dscalar("k")}
+        simulate(system, record.replace(y=np.zeros(5)), variable, x0=0.0, distance="nmse")
