@@ -187,8 +187,9 @@ class Target:
         return pytensor.function(list(inputs), outputs, on_unused_input="ignore", trust_input=True)
 
     def _threaded(self, outputs: Sequence[Variable]) -> list[Variable]:
-        """Take the number of threads from an input."""
-        result: list[Variable] = clone_replace(list(outputs), {THREADS: self._threads})
+        """Take the number of threads from an input; by name, since an unpickled graph has a variable of its own."""
+        threads = {v: self._threads for v in ancestors(outputs) if v.name == THREADS.name}
+        result: list[Variable] = clone_replace(list(outputs), threads)
         return result
 
     @cached_property
@@ -332,8 +333,7 @@ class Target:
 
     def draw_prior(self, draws: int, random_seed: Any = None) -> np.ndarray:
         """Draws from the prior in unconstrained space, shape (draws, d)."""
-        assert self.model is not None
-        model, values = self.model, []
+        model, values = pm.modelcontext(self.model), []
         for rv in model.free_RVs:
             transform = model.rvs_to_transforms[rv]
             values.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
@@ -382,8 +382,8 @@ def _block_sums(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Sums (B, K) of the columns between edges, of which the first column belongs to the first edge."""
     sums = np.zeros((len(values), len(edges) - 1))
     filled = np.diff(edges) > 0
-    if filled.any():
-        sums[:, filled] = np.add.reduceat(values, (edges[:-1] - edges[0])[filled], axis=1)
+    with np.errstate(invalid="ignore"):
+        sums[:, filled] = np.add.reduceat(values, (edges[:-1] - edges[0])[filled], axis=1) if filled.any() else 0.0
     return sums
 
 

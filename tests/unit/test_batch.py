@@ -311,7 +311,7 @@ def test_vectorised_log_density_and_gradients_are_a_loop_over_points(kind: str) 
     system = sid.System(lambda t, x, u, p: u.F - p.rate * x.q, observe=lambda t, x, dx, u, p: x.q, **names)
     t, rng = np.arange(15) * 0.2, np.random.default_rng(4)
     record = sid.TimeSeries(t, np.sin(t), np.exp(-t) + 0.1 * rng.normal(size=15), intersample="foh")
-    with pm.Model() as model:
+    with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""), pm.Model() as model:
         rate, noise = pm.LogNormal("rate", 0.0, 0.3), pm.HalfNormal("noise", 0.2)
         start = pm.Normal("start", 1.0, 0.2) if kind == "mle" else 1.0
         solver = sid.EK1(order=1, diffusion=kind)
