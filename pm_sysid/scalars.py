@@ -146,6 +146,17 @@ def _power(x: Variable, exponent: float) -> Scalar | None:
     return result if exponent >= 0 else div(1.0, result)
 
 
+def _cast(x: Scalar, dtype: str) -> Scalar:
+    """Convert to another type as a number: steps compute in double precision only."""
+    if dtype == "float64" or not isinstance(x, Variable):
+        return x
+    if dtype == "bool":
+        return x if x.type.dtype == "bool" else psb.neq(x, constant(0.0))
+    if dtype.startswith(("int", "uint")):
+        return x if x.type.dtype == "bool" else psb.trunc(x)
+    raise NotImplementedError(f"a cast to {dtype} is not available in a recurrence, which computes in float64; leave it out.")
+
+
 def _fold(op: Any, args: list[Scalar]) -> Scalar | None:
     """Return a simpler expression for ``op(*args)``, or None."""
     if isinstance(op, CONDITIONS):
@@ -154,8 +165,10 @@ def _fold(op: Any, args: list[Scalar]) -> Scalar | None:
         with np.errstate(all="ignore"):
             return float(op.impl(*(np.float64(a) for a in args)))
     match op:
-        case psb.Identity() | psb.Cast():
-            return args[0] if isinstance(op, psb.Identity) or op.o_type.dtype == "float64" else None
+        case psb.Identity():
+            return args[0]
+        case psb.Cast():
+            return _cast(args[0], op.o_type.dtype)
         case psb.Second():
             return args[1]
         case psb.Add():

@@ -97,7 +97,8 @@ class IBIS(SMC_KERNEL):
     min_acceptance : float, default 0.15
         Below this acceptance of the independent proposals a stage continues with random-walk moves.
     threads : int, optional
-        Threads for a batch of particles. Default: the cores there are, shared among the chains that run at once.
+        Threads for a batch of particles in each chain. Default: the environment's choice (see :func:`set_threads`); give 1
+        where as many chains run at once as there are cores.
     model, start, random_seed, compile_kwargs
         As PyMC passes them.
 
@@ -339,7 +340,7 @@ class IBIS(SMC_KERNEL):
         self.family = np.tile(ancestors, len(rows) // M)[: self.draws]
 
     def _random_walk(self, proposal: Normal, chains: int) -> None:
-        """Random-walk chains from particles of the stage, with a step that follows the acceptance of the last."""
+        """Random-walk chains from particles of the stage, with the step that is best for a Gaussian (2.38 / sqrt(d))."""
         plain = self.moves == "plain"
         length = 10 if plain else self.steps
         index = np.arange(self.draws) if plain else self.rng.permutation(self.draws)[:chains]

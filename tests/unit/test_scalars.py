@@ -306,9 +306,15 @@ def test_negated_conditions_are_numbers() -> None:
     assert evaluate([sub(psb.gt(a, b), psb.gt(b, a))], {a: 2.0, b: 3.0}) == [-1.0]
 
 
-def test_casts_to_float32_are_kept() -> None:
-    (rounded,) = simplify([psb.convert_to_float32(a)])
-    assert evaluate([rounded], {a: 0.1}) == [float(np.float32(0.1))]
+@pytest.mark.parametrize("value", [2.7, -2.7, 0.0])
+def test_casts_convert_as_numbers(value: float) -> None:
+    (whole, flag) = simplify([psb.cast(a, "int64"), psb.cast(a, "bool")])
+    assert evaluate([whole, flag], {a: value}) == [math.trunc(value), float(value != 0)]
+
+
+def test_casts_to_single_precision_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="float32 is not available"):
+        simplify([psb.convert_to_float32(a)])
 
 
 @pytest.mark.parametrize("operation, expected", [(psb.and_, 2.0), (psb.or_, 1.0), (psb.xor, 1.0)])
