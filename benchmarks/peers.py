@@ -206,7 +206,7 @@ def jax_rk4(p: Problem) -> Peer:
     return jax_peer(p, "jax", "lax.scan", output)
 
 
-def diffrax_tsit5(p: Problem, steps: int) -> Peer:
+def diffrax_tsit5(p: Problem, steps: int, vmap: bool = False) -> Peer:
     jax, jnp = import_jax()
     import diffrax
 
@@ -224,7 +224,7 @@ def diffrax_tsit5(p: Problem, steps: int) -> Peer:
 
         return jax.lax.scan(body, pack((jnp.zeros(theta.shape[1:]),) * 2), jnp.asarray(p.u))[1]
 
-    return jax_peer(p, "diffrax", f"Tsit5().step in a scan, {steps} a sample", output, reverse=True)
+    return jax_peer(p, "diffrax", f"Tsit5().step in a scan, {steps} a sample", output, vmap=vmap, reverse=True)
 
 
 def probdiffeq_filter(p: Problem, order: int, nu: int, steps: int, jumps: str) -> Peer:
@@ -332,6 +332,8 @@ PEERS: dict[str, Callable[[Problem], Peer]] = {
     "jax RK4 x4": jax_rk4,
     "diffrax Tsit5 x1": partial(diffrax_tsit5, steps=1),
     "diffrax Tsit5 x2": partial(diffrax_tsit5, steps=2),
+    "diffrax Tsit5 x1 vmap": partial(diffrax_tsit5, steps=1, vmap=True),
+    "diffrax Tsit5 x2 vmap": partial(diffrax_tsit5, steps=2, vmap=True),
     "probdiffeq ts0 IWP(2) x1": partial(probdiffeq_filter, order=0, nu=2, steps=1, jumps="ignored"),
     "probdiffeq ts1 IWP(2) x1": partial(probdiffeq_filter, order=1, nu=2, steps=1, jumps="ignored"),
     "probdiffeq ts0 IWP(4) x2 moved": partial(probdiffeq_filter, order=0, nu=4, steps=2, jumps="moved"),

@@ -12,11 +12,13 @@ from pm_sysid.innovations import innovations
 from pm_sysid.likelihood import ODEFilter, set_data
 from pm_sysid.metrics import fit_percent, nmse, nrmse, rmse
 from pm_sysid.mode import find_mode
-from pm_sysid.plots import plot_fit, plot_prior_posterior, plot_residuals
+from pm_sysid.plots import plot_fit, plot_ibis, plot_prior_posterior, plot_residuals
 from pm_sysid.residuals import residual_tests
 from pm_sysid.samplers.ibis import IBIS
+from pm_sysid.samplers.runs import extend, load_checkpoint, sample_ibis
 from pm_sysid.simulation import simulate
 from pm_sysid.solver import EK0, EK1
+from pm_sysid.stages import stages
 from pm_sysid.substeps import SubstepWarning
 from pm_sysid.system import System
 from pm_sysid.target import Target
@@ -39,18 +41,23 @@ __all__ = [
     "Target",
     "TimeSeries",
     "datasets",
+    "extend",
     "find_mode",
     "fit_percent",
     "innovations",
+    "load_checkpoint",
     "models",
     "nmse",
     "nrmse",
     "plot_fit",
+    "plot_ibis",
     "plot_prior_posterior",
     "plot_residuals",
     "residual_tests",
     "rmse",
+    "sample_ibis",
     "set_data",
     "set_threads",
     "simulate",
+    "stages",
 ]

@@ -6,7 +6,7 @@ for the first n samples only, block by block, and carried on from where an earli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,12 +16,12 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
-from pymc.pytensorf import join_nonshared_inputs
 from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 
 from pm_sysid.batch import THREADS, BatchRecurrence, default_threads
+from pm_sysid.coordinates import Coordinates
 from pm_sysid.likelihood import ODEFilterRV
 
 
@@ -88,6 +88,7 @@ class Target:
     n_samples: int = field(init=False)
     size: int = field(init=False)
     labels: list[str] = field(init=False)
+    coordinates: Coordinates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the model and take its graphs apart."""
@@ -100,14 +101,8 @@ class Target:
             raise ValueError(f"the free variables {discrete} are discrete; the samplers here move continuous ones only.")
         if not model.value_vars:
             raise ValueError("the model has no free variables; give at least one parameter a prior.")
-        point = model.initial_point()
-        self.labels = [
-            v.name if np.ndim(point[v.name]) == 0 else f"{v.name}[{', '.join(map(str, i))}]"
-            for v in model.value_vars
-            for i in np.ndindex(np.shape(point[v.name]))
-        ]
-        self.size = len(self.labels)
-        self._point = point
+        self.coordinates = Coordinates(model)
+        self.labels, self.size = self.coordinates.labels, self.coordinates.size
         self.n_samples = self._length(model)
         self._split(model)
 
@@ -139,9 +134,8 @@ class Target:
         for rv, term in zip(model.observed_RVs, terms, strict=True):
             if term.type.ndim == 0:
                 raise ValueError(f"the log-likelihood of {rv.name!r} is one number for all samples; it must be a series.")
-        graphs, joined = join_nonshared_inputs(self._point, [checked(g) for g in (prior, *terms)], model.value_vars)
         self._particles = pt.dmatrix("particles")
-        self._prior, *batched = vectorize_graph(graphs, {joined: self._particles})
+        self._prior, *batched = self.coordinates.vectorised([checked(g) for g in (prior, *terms)], self._particles)
         self._prior = pt.switch(pt.isnan(self._prior), -np.inf, self._prior)
         self._edges, self._threads, self._calibrated = pt.lvector("edges"), pt.lscalar("threads"), pt.lscalar("calibrated")
         self._filters, self._others = [], []
@@ -333,49 +327,15 @@ class Target:
 
     def draw_prior(self, draws: int, random_seed: Any = None) -> np.ndarray:
         """Draws from the prior in unconstrained space, shape (draws, d)."""
-        model, values = pm.modelcontext(self.model), []
-        for rv in model.free_RVs:
-            transform = model.rvs_to_transforms[rv]
-            values.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
-        # A variable of the prior may be drawn from another one: all are drawn together.
-        drawn = pm.draw(values, draws=draws, random_seed=random_seed)
-        order = {model.rvs_to_values[rv]: k for k, rv in enumerate(model.free_RVs)}
-        for rv, value in zip(model.free_RVs, drawn, strict=True):
-            if not np.all(np.isfinite(value)):
-                raise ValueError(
-                    f"the prior of {rv.name!r} draws values its transform cannot take; give it a prior whose draws obey the "
-                    "constraint, or start from particles of your own."
-                )
-        columns = [np.reshape(drawn[order[v]], (draws, -1)) for v in model.value_vars]
-        return np.concatenate(columns, axis=1).astype(np.float64)
+        return self.coordinates.draw_prior(draws, random_seed)
 
     def constrained(self, particles: Any) -> dict[str, np.ndarray]:
         """Free and deterministic variables of particles (B, d), by name, each of shape (B, ...)."""
-        array = self._check(particles)
-        names, function = self._constrained_function
-        return dict(zip(names, function(array), strict=True))
+        return self.coordinates.constrained(self._check(particles))
 
-    @cached_property
-    def _constrained_function(self) -> tuple[list[str], Any]:
-        assert self.model is not None
-        model = self.model
-        wanted = [*model.free_RVs, *model.deterministics]
-        values = model.replace_rvs_by_values(wanted)
-        for k, rv in enumerate(model.free_RVs):
-            transform, value = model.rvs_to_transforms[rv], model.rvs_to_values[rv]
-            if transform is not None:
-                inputs = model.replace_rvs_by_values(list(rv.owner.inputs))
-                values[k] = transform.backward(value, *inputs)
-            else:
-                values[k] = value
-        graphs, joined = join_nonshared_inputs(self._point, values, model.value_vars)
-        batched = vectorize_graph(graphs, {joined: self._particles})
-        count = self._particles.shape[0]
-        full = [
-            b if b.type.ndim > g.type.ndim else pt.broadcast_to(b, (count, *(b.shape[i] for i in range(b.type.ndim))))
-            for b, g in zip(batched, graphs, strict=True)
-        ]
-        return [v.name for v in wanted], self._compile([self._particles], full)
+    def unconstrained(self, values: Mapping[str, Any]) -> np.ndarray:
+        """Particles (B, d) for values (B, ...) of all free variables, by name."""
+        return self.coordinates.unconstrained(values)
 
 
 def _block_sums(values: np.ndarray, edges: np.ndarray) -> np.ndarray:

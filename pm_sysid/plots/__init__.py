@@ -3,5 +3,6 @@
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.parameters import plot_prior_posterior
 from pm_sysid.plots.residuals import plot_residuals
+from pm_sysid.plots.sequential import plot_ibis
 
-__all__ = ["plot_fit", "plot_prior_posterior", "plot_residuals"]
+__all__ = ["plot_fit", "plot_ibis", "plot_prior_posterior", "plot_residuals"]

@@ -13,7 +13,8 @@ from scipy.special import logsumexp
 def effective_size(log_weights: np.ndarray) -> np.ndarray:
     """Effective sample size (sum w)^2 / sum w^2 along the first axis; Eq. 22 of the sequential paper."""
     with np.errstate(invalid="ignore"):
-        size = np.exp(2 * logsumexp(log_weights, axis=0) - logsumexp(2 * log_weights, axis=0))
+        weights = np.exp(log_weights - np.max(log_weights, axis=0))
+    size = np.sum(weights, axis=0) ** 2 / np.sum(weights**2, axis=0)
     result: np.ndarray = np.nan_to_num(size, nan=0.0)
     return result
 
@@ -56,8 +57,8 @@ class Normal(NamedTuple):
 
     def logpdf(self, x: np.ndarray) -> np.ndarray:
         """Log-density of particles (N, d), up to a constant."""
-        z = solve_triangular(self.root, (x - self.mean).T, lower=True)
-        result: np.ndarray = -0.5 * np.sum(z**2, axis=0)
+        z = (x - self.mean) @ solve_triangular(self.root, np.eye(len(self.mean)), lower=True).T
+        result: np.ndarray = -0.5 * np.sum(z**2, axis=1)
         return result
 
 

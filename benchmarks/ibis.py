@@ -1,0 +1,170 @@
+"""A posterior with evidence, by three samplers on one model: IBIS, PyMC's own kernel, and waste-free tempering of `particles`.
+
+The Silverbox record, a Duffing oscillator with offset, EK1 of order 3 with two substeps a sample, six unknowns. Times are of a
+second run in the same process, after everything is compiled. Evaluations are likelihoods of the whole record (a likelihood of
+its first half counts one half). Run: ``uv run --extra benchmarks benchmarks/ibis.py``, with the record's folder in
+``PM_SYSID_DATA``; ``--quick`` leaves out PyMC's kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.smc.kernels import IMH
+
+import pm_sysid as sid
+
+RESULTS = Path(__file__).parent / "results"
+PRIORS = {
+    "m": (np.log(5e-6), 0.5),
+    "c": (np.log(2e-4), 0.5),
+    "k": (0.0, 0.5),
+    "k3": (np.log(4.0), 0.5),
+    "noise": (np.log(1e-3), 1.0),
+}
+OFFSET = (0.0, 0.01)
+PARAMS = ("m", "c", "k", "k3", "offset")
+N = 1000
+
+
+def silverbox_model(record: sid.TimeSeries) -> pm.Model:
+    """Duffing oscillator with offset under wide priors; all Gaussian in unconstrained space."""
+    with pm.Model() as model:
+        free: dict[str, Any] = {name: pm.LogNormal(name, *prior) for name, prior in PRIORS.items()}
+        free["offset"] = pm.Normal("offset", *OFFSET)
+        system = sid.models.duffing(offset=True)
+        params = {name: free[name] for name in PARAMS}
+        sid.ODEFilter("y", system, record, params, noise=free["noise"], solver=sid.EK1(order=3), substeps=2)
+    return model
+
+
+def row(name: str, seconds: float, evaluations: float, evidence: float, posterior: Any, arrow: sid.TimeSeries) -> Any:
+    """One line of the table, with the free run of the posterior on the arrow head."""
+    run = sid.simulate(sid.models.duffing(offset=True), arrow, {k: posterior[k].ravel()[:200] for k in PARAMS})
+    rmse = 1e3 * np.asarray(sid.rmse(arrow.y, run["y"]))
+    noise = posterior["noise"]
+    print(
+        f"{name:42s} {seconds:8.2f} {evaluations:11,.0f} {evidence:13.2f} {1e3 * noise.mean():8.4f} {1e3 * noise.std():8.4f}"
+        f" {rmse.min():6.3f} / {rmse.mean():5.3f} / {rmse.max():5.3f}",
+        flush=True,
+    )
+    return {
+        "seconds": seconds,
+        "evaluations": evaluations,
+        "log evidence": evidence,
+        "rmse mV": [rmse.min(), rmse.mean(), rmse.max()],
+    }
+
+
+def ibis(model: pm.Model, arrow: sid.TimeSeries, T: int, **options: Any) -> Any:
+    """One chain of IBIS on all threads; the kernel is built once and run twice."""
+    kernel = sid.IBIS(N, model=model, random_seed=1, **options)
+    for seed in (1, 2):
+        kernel.initialize(None, np.random.default_rng(seed))
+        start = time.perf_counter()
+        stages = 0
+        while kernel.beta < 1:
+            kernel.update_beta_and_weights()
+            kernel.step()
+            stages += 1
+        seconds = time.perf_counter() - start
+    name = ", ".join(f"{k}={v}" for k, v in options.items()) or "defaults"
+    posterior = kernel.target.constrained(kernel.cloud.x)
+    return row(
+        f"IBIS ({name}; {stages} stages)", seconds, kernel.evaluations / T, kernel.log_marginal_likelihood, posterior, arrow
+    )
+
+
+class Counting(IMH):
+    """PyMC's kernel, counting its evaluations."""
+
+    calls = 0
+
+    def mutate(self) -> None:
+        """Move, and count."""
+        super().mutate()
+        Counting.calls += self.draws * self.n_steps
+
+
+def pymc_kernel(model: pm.Model, arrow: sid.TimeSeries) -> Any:
+    """One chain of PyMC's tempering, one likelihood after the other."""
+    options: Any = {"chains": 1, "progressbar": False, "compute_convergence_checks": False, "kernel": Counting, "model": model}
+    pm.sample_smc(50, random_seed=1, **options)
+    Counting.calls = N
+    start = time.perf_counter()
+    idata = pm.sample_smc(N, random_seed=2, **options)
+    seconds = time.perf_counter() - start
+    evidence = float(np.ravel(idata.sample_stats["log_marginal_likelihood"])[-1])
+    posterior = {k: idata.posterior[k].values for k in (*PARAMS, "noise")}
+    return row("pm.sample_smc, its own kernel", seconds, Counting.calls, evidence, posterior, arrow)
+
+
+def waste_free(model: pm.Model, arrow: sid.TimeSeries) -> Any:
+    """Adaptive tempering of the package `particles` over this package's batched likelihood."""
+    import particles
+    from particles import distributions as dists
+    from particles import smc_samplers as ssp
+
+    target = sid.Target(model)
+
+    class Silverbox(ssp.StaticModel):  # type: ignore[misc]
+        evaluations = 0
+
+        def loglik(self, theta: Any, t: Any = None) -> np.ndarray:
+            self.evaluations += len(theta)
+            rows = np.column_stack([theta[label] for label in target.labels])
+            return np.nan_to_num(target.log_likelihood(rows), nan=-np.inf)
+
+    scale = {f"{k}_log__": dists.Normal(*v) for k, v in PRIORS.items()} | {"offset": dists.Normal(*OFFSET)}
+    for seed in (1, 2):
+        np.random.seed(seed)  # noqa: NPY002  (the package draws from numpy's global generator)
+        tempered = Silverbox(data=[0.0], prior=dists.StructDist({label: scale[label] for label in target.labels}))
+        algorithm = particles.SMC(fk=ssp.AdaptiveTempering(tempered, wastefree=True, len_chain=20), N=N // 20, verbose=False)
+        start = time.perf_counter()
+        algorithm.run()
+        seconds = time.perf_counter() - start
+    rows = np.column_stack([algorithm.X.theta[label] for label in target.labels])
+    drawn = np.random.default_rng(0).choice(len(rows), 1000, p=algorithm.W)
+    posterior = target.constrained(rows[drawn])
+    return row("particles, waste-free tempering (batched)", seconds, tempered.evaluations, algorithm.logLt, posterior, arrow)
+
+
+def main() -> None:
+    """Print the table and save it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    try:
+        train, arrow = (sid.datasets.silverbox(part) for part in ("train", "arrow"))
+    except (FileNotFoundError, ImportError) as error:
+        print(f"Skipped: the Silverbox record is not here. {error}")
+        sys.exit(0)
+    model = silverbox_model(train)
+    print(f"Silverbox, T = {len(train)}, {N} particles; evidence differs by the Monte Carlo error of each run")
+    titles = ("seconds", "evaluations", "log evidence", "noise mV", "sd", "arrow head, RMSE mV")
+    print(f"{'':42s}" + "".join(f" {t:>{w}s}" for t, w in zip(titles, (8, 11, 13, 8, 8, 22), strict=True)))
+    results = {
+        "IBIS": ibis(model, arrow, len(train)),
+        "IBIS, threshold 0.3": ibis(model, arrow, len(train), threshold=0.3),
+        "IBIS, plain moves": ibis(model, arrow, len(train), moves="plain"),
+        "particles": waste_free(model, arrow),
+    }
+    if not options.quick:
+        results["pm.sample_smc"] = pymc_kernel(model, arrow)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of the process {peak:.0f} MiB")
+    (RESULTS / "ibis.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Checkpoints of a sequential run: one netCDF file a chain, written after every stage and replaced as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.io import netcdf_file
+
+
+class Saved(NamedTuple):
+    """A chain after a stage: arrays, numbers, the statistics of all stages so far, and the random generator's state."""
+
+    arrays: dict[str, np.ndarray]
+    numbers: dict[str, Any]
+    settings: dict[str, Any]
+    stages: list[dict[str, Any]]
+    generator: dict[str, Any]
+
+
+class Checkpoint:
+    """The file of one chain in a folder.
+
+    Chains are told apart by the state their random generators start from: a run with the same seed finds its files.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], generator: np.random.Generator) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = json.dumps(_plain(generator.bit_generator.state), sort_keys=True)
+        self.key = hashlib.sha256(state.encode()).hexdigest()[:12]
+
+    @property
+    def path(self) -> Path:
+        """File of the chain."""
+        return self.folder / f"chain-{self.key}.nc"
+
+    def stage_path(self, stage: int) -> Path:
+        """File of the particles after a stage, when stages are stored."""
+        return self.folder / f"chain-{self.key}-stage-{stage:04d}.nc"
+
+    def save(self, saved: Saved, particles: np.ndarray | None = None) -> None:
+        """Replace the chain's file; a kill at any time leaves the old or the new one."""
+        if particles is not None:
+            _write(self.stage_path(len(saved.stages)), {"x": particles}, {})
+        rest = saved._asdict()
+        arrays = rest.pop("arrays")
+        _write(self.path, arrays, rest)
+
+    def load(self) -> Saved | None:
+        """Read what the chain had reached, or None."""
+        if not self.path.exists():
+            return None
+        arrays, rest = _read(self.path)
+        return Saved(arrays, **rest)
+
+    def load_stage(self, stage: int) -> np.ndarray:
+        """Particles after a stage."""
+        return _read(self.stage_path(stage))[0]["x"]
+
+
+def read_chains(folder: Path) -> list[Saved]:
+    """All chains of a folder, in no particular order."""
+    files = sorted(p for p in folder.glob("chain-*.nc") if "-stage-" not in p.name)
+    return [Saved(arrays, **rest) for arrays, rest in map(_read, files)]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, lists and dicts that JSON can hold."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".part")
+    with netcdf_file(str(temporary), "w", version=2) as file:
+        # A dimension of length zero means something else in the format.
+        file.shapes = json.dumps({name: list(a.shape) for name, a in arrays.items()})
+        file.kinds = json.dumps({name: a.dtype.kind for name, a in arrays.items()})
+        file.rest = json.dumps(_plain(rest))
+        for name, array in arrays.items():
+            if array.size:
+                dims = [f"{name}_{i}" for i in range(array.ndim)]
+                for dim, length in zip(dims, array.shape, strict=True):
+                    file.createDimension(dim, length)
+                file.createVariable(name, "f8", dims)[...] = array
+    os.replace(temporary, path)
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    with netcdf_file(str(path), "r", mmap=False) as file:
+        shapes, kinds = json.loads(file.shapes), json.loads(file.kinds)
+        rest = json.loads(file.rest)
+        arrays = {}
+        for name, shape in shapes.items():
+            kind = np.int64 if kinds[name] == "i" else np.float64
+            found = file.variables[name][...] if np.prod(shape) else np.empty(shape)
+            arrays[name] = np.ascontiguousarray(np.reshape(found, shape)).astype(kind)
+    return arrays, rest

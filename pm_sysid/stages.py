@@ -1,0 +1,87 @@
+"""Stages of a sequential run as regular arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_base import dict_to_dataset
+
+
+def stages(idata: xr.DataTree) -> xr.Dataset:
+    """Statistics of a sequential run with dims (chain, stage), NaN after a chain's last stage.
+
+    PyMC keeps those of several chains as objects, since chains may have different numbers of stages. Results of
+    :func:`sample_ibis` are regular already.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Result of ``pm.sample_smc`` with :class:`IBIS`, or of :func:`sample_ibis`.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    found = group(idata, "sample_stats")
+    if "stage" in found.dims:
+        return found
+    chains = idata["posterior"].sizes["chain"]
+    columns = {str(k): [v.values] if chains == 1 else list(v.values) for k, v in found.data_vars.items()}
+    return regular(columns, found.attrs)
+
+
+def group(idata: xr.DataTree, name: str) -> xr.Dataset:
+    """Return a group of a result."""
+    node = idata[name]
+    assert isinstance(node, xr.DataTree)
+    return node.to_dataset()
+
+
+def regular(columns: Mapping[str, Sequence[Any]], attrs: Mapping[Any, Any] | None = None) -> xr.Dataset:
+    """Statistics with dims (chain, stage) from a series of stages for each chain, filled up with NaN."""
+    columns_of_stages: dict[str, np.ndarray] = {}
+    for name, rows in columns.items():
+        arrays = [np.asarray([np.asarray(entry, dtype=float) for entry in row]) for row in rows]
+        padded = np.full((len(arrays), max(map(len, arrays)), *arrays[0].shape[1:]), np.nan)
+        for row, values in zip(padded, arrays, strict=True):
+            row[: len(values)] = values
+        columns_of_stages[name] = padded
+    dims = {"ess_path": ["point"], "particles": ["draw", "coordinate"]}
+    return dataset(columns_of_stages, ["chain", "stage"], dims, {}, attrs or {})
+
+
+def final(statistics: xr.Dataset) -> xr.Dataset:
+    """Statistics of each chain's last stage."""
+    return statistics.isel(stage=statistics["time_index"].notnull().sum("stage") - 1)
+
+
+def one_after_the_other(old: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
+    """Stages of an earlier run, then of a later one; a chain's later stages follow its own last one."""
+    both = xr.concat([old.drop_vars("stage", errors="ignore"), new.drop_vars("stage", errors="ignore")], "stage")
+    counts = old["time_index"].notnull().sum("stage").values
+    total = counts + new["time_index"].notnull().sum("stage").values
+    parts = []
+    for c, count in enumerate(counts):
+        gap = old.sizes["stage"] - count
+        order = [*range(count), *range(old.sizes["stage"], both.sizes["stage"]), *range(count, count + gap)]
+        parts.append(both.isel(chain=[c], stage=order))
+    joined = xr.concat(parts, "chain").isel(stage=slice(0, int(total.max())))
+    result: xr.Dataset = joined.assign_coords(stage=np.arange(joined.sizes["stage"]))
+    return result
+
+
+def dataset(
+    columns: dict[str, np.ndarray],
+    sample_dims: Sequence[str],
+    dims: Mapping[Any, Any],
+    coords: dict[str, Any],
+    attrs: Mapping[Any, Any],
+) -> xr.Dataset:
+    """Columns with leading sample dims as a Dataset."""
+    options: dict[str, Any] = {"sample_dims": list(sample_dims), "dims": dict(dims), "coords": coords}
+    result: xr.Dataset = dict_to_dataset(columns, check_conventions=False, **options)
+    result.attrs = dict(attrs)
+    return result

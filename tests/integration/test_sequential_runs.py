@@ -1,0 +1,277 @@
+"""Sequential runs: regular statistics, stored stages, continuation by new samples, checkpoints that survive a kill."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pm_sysid as sid
+
+T = 60
+
+
+def line(n: int = T, *, sigma: float = 0.3, wide: float = 1.0) -> pm.Model:
+    """A line through n of 60 noisy points; two free variables, one of them a vector with dims."""
+    rng = np.random.default_rng(5)
+    time = np.linspace(0, 1, T)
+    y = 1.0 - 2.0 * time + sigma * rng.standard_normal(T)
+    with pm.Model(coords={"term": ["level", "slope"]}) as model:
+        beta = pm.Normal("beta", [0.5, 0.0], wide, dims="term")
+        pm.Deterministic("end", beta[0] + beta[1])
+        pm.Normal("y", beta[0] + beta[1] * time[:n], sigma, observed=y[:n])
+    return model
+
+
+def exact(n: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean, covariance and log evidence of the first n points."""
+    model = line()
+    y = np.asarray(model.rvs_to_values[model["y"]].eval())[:n]
+    X, prior = np.column_stack([np.ones(n), np.linspace(0, 1, T)[:n]]), np.array([0.5, 0.0])
+    covariance = np.linalg.inv(np.eye(2) + X.T @ X / 0.3**2)
+    evidence = stats.multivariate_normal(X @ prior, 0.3**2 * np.eye(n) + X @ X.T).logpdf(y)
+    return covariance @ (prior + X.T @ y / 0.3**2), covariance, float(evidence)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+
+
+def sample(model: pm.Model, draws: int = 200, **options: Any) -> Any:
+    settings = {"chains": 2, "cores": 1, "random_seed": 4, "progressbar": False, "compute_convergence_checks": False}
+    return sid.sample_ibis(draws, model=model, **{**settings, **options})
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    return sample(line(), store_stages=True)
+
+
+# -- statistics ---------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_regular_numbers(run: Any) -> None:
+    found = run.sample_stats
+    for name in ("time_index", "ess", "accept_rate", "evaluations", "log_evidence", "log_evidence_se", "beta"):
+        assert found[name].dims == ("chain", "stage") and found[name].dtype == float, name
+    assert found["ess_path"].dims == ("chain", "stage", "point")
+    for c in range(2):
+        reached = found["time_index"][c].dropna("stage").values
+        assert reached[-1] == T and np.all(np.diff(reached) >= 0)
+        assert np.isnan(found["log_evidence"][c].values[len(reached) :]).all()
+    np.testing.assert_allclose(found["ess_path"].isel(stage=0, point=0), 200)
+    np.testing.assert_allclose(found["ess_path"].isel(point=-1), found["ess"])
+    assert found.attrs["threshold"] == 0.5
+
+
+def test_chains_with_different_numbers_of_stages_are_filled_up() -> None:
+    ragged = np.empty(2, dtype=object)
+    ragged[:] = [[1.0, 2.0, 3.0], [4.0]]
+    import xarray as xr
+
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"x": (("chain", "draw"), np.zeros((2, 3)))}),
+            "sample_stats": xr.Dataset({"time_index": ("chain", ragged)}, attrs={"threshold": 0.3}),
+        }
+    )
+    found = sid.stages(tree)
+    np.testing.assert_array_equal(found["time_index"], [[1, 2, 3], [4, np.nan, np.nan]])
+    assert found.attrs["threshold"] == 0.3
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_the_kernel_in_pymc_gives_the_same_run(chains: int) -> None:
+    wrapped = sample(line(), chains=chains)
+    raw = pm.sample_smc(
+        200,
+        kernel=sid.IBIS,
+        model=line(),
+        chains=chains,
+        cores=1,
+        random_seed=4,
+        progressbar=False,
+        compute_convergence_checks=False,
+    )
+    np.testing.assert_array_equal(raw.posterior["beta"], wrapped.posterior["beta"])
+    np.testing.assert_array_equal(sid.stages(raw)["log_evidence"], wrapped.sample_stats["log_evidence"])
+
+
+def test_stored_stages_are_posteriors_given_the_samples_so_far(run: Any) -> None:
+    stored = run["stages"].to_dataset()
+    assert stored["beta"].dims == ("chain", "stage", "draw", "term") and list(stored["term"].values) == ["level", "slope"]
+    assert stored["end"].dims == ("chain", "stage", "draw")
+    for c in range(2):
+        last = int(stored["time_index"][c].notnull().sum()) - 1
+        np.testing.assert_array_equal(stored["beta"][c, last], run.posterior["beta"][c])
+    np.testing.assert_allclose(stored["end"], stored["beta"].sum("term", skipna=False))
+    # Pooled over chains and later stages the errors of the means are standard normal, apart from dependence.
+    whole = sample(line(), 1000, chains=1, store_stages=True)
+    taken = sid.stages(whole)["time_index"].values[0]
+    for stage in (2, len(taken) // 2, len(taken) - 1):
+        if whole.sample_stats["beta"].values[0, stage] * T % 1 > 1e-9:
+            continue
+        mean, covariance, _ = exact(int(taken[stage]))
+        draws = whole["stages"]["beta"].values[0, stage]
+        assert np.all(np.abs(draws.mean(axis=0) - mean) < 6 * np.sqrt(np.diag(covariance) / 250))
+        np.testing.assert_allclose(draws.std(axis=0), np.sqrt(np.diag(covariance)), rtol=0.25)
+
+
+# -- more samples -------------------------------------------------------------------------------------------------------
+
+
+def test_extend_goes_on_where_the_run_ended() -> None:
+    first = sample(line(40), store_stages=True)
+    both = sid.extend(first, model=line(), random_seed=6, cores=1, progressbar=False, compute_convergence_checks=False)
+    old, new = first.sample_stats.to_dataset(), both.sample_stats.to_dataset()
+    for c in range(2):
+        begun = int(old["time_index"][c].notnull().sum())
+        np.testing.assert_array_equal(new["log_evidence"][c, :begun], old["log_evidence"][c, :begun])
+        reached = new["time_index"][c].dropna("stage").values
+        assert reached[begun - 1] == 40 and reached[-1] == T and np.all(np.diff(reached) >= 0)
+        evaluations = new["evaluations"][c].dropna("stage").values
+        assert np.all(np.diff(evaluations) > 0)
+    assert both["stages"]["beta"].sizes["stage"] == new.sizes["stage"]
+    assert both.posterior.sizes["draw"] == 200
+
+
+@pytest.mark.slow
+def test_extend_is_a_single_run_in_law() -> None:
+    """Evidence and means over seeds, after 25, then 40, then 60 samples."""
+    mean, covariance, evidence = exact(T)
+    ratios, means = [], []
+    options = {"progressbar": False, "cores": 1, "compute_convergence_checks": False}
+    for seed in range(20):
+        idata = sample(line(25), 400, random_seed=seed, chains=1)
+        for n in (40, T):
+            idata = sid.extend(idata, model=line(n), random_seed=100 * n + seed, **options)
+        ratios.append(np.exp(float(idata.sample_stats["log_evidence"][0, -1]) - evidence))
+        means.append(idata.posterior["beta"].values[0].mean(axis=0))
+    z = (np.mean(ratios) - 1) / (np.std(ratios, ddof=1) / np.sqrt(20))
+    assert abs(z) < 3.5 and np.std(ratios) < 0.5
+    z = (np.mean(means, axis=0) - mean) / (np.std(means, axis=0, ddof=1) / np.sqrt(20))
+    assert np.all(np.abs(z) < 3.5) and np.all(np.std(means, axis=0) < 0.3 * np.sqrt(np.diag(covariance)))
+
+
+def test_extend_refuses_what_is_not_a_longer_record(run: Any) -> None:
+    with pytest.raises(ValueError, match="has 60 samples, and 60 have been taken in"):
+        sid.extend(run, model=line())
+    with pytest.raises(ValueError, match="not those that idata was made from"):
+        sid.extend(sample(line(40, sigma=0.2), chains=1), model=line())
+    import xarray as xr
+
+    bare = xr.DataTree.from_dict({"posterior": run.posterior.to_dataset(), "sample_stats": xr.Dataset()})
+    with pytest.raises(ValueError, match="no stages to go on from"):
+        sid.extend(bare, model=line())
+
+
+# -- checkpoints --------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, time, numpy as np, pm_sysid as sid
+from pm_sysid.samplers import ibis
+sys.path.insert(0, {here!r})
+from test_sequential_runs import line
+slow = float(sys.argv[3])
+step = ibis.IBIS.step
+def patient(self):  # a run long enough to be killed in the middle
+    time.sleep(slow)
+    return step(self)
+if slow:
+    ibis.IBIS.step = patient
+if __name__ == "__main__":
+    idata = sid.sample_ibis(300, model=line(), chains=2, cores=int(sys.argv[4]), random_seed=9, progressbar=False,
+                            checkpoint=None if sys.argv[1] == "-" else sys.argv[1], store_stages=True,
+                            compute_convergence_checks=False, threads=1)
+    np.savez(sys.argv[2], draws=idata.posterior["beta"], stages=idata["stages"]["beta"],
+             **{{k: v.values for k, v in idata.sample_stats.data_vars.items()}})
+"""
+
+
+def start(folder: Path, checkpoint: str, result: str, slow: float, cores: int) -> subprocess.Popen[bytes]:
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
+    arguments = [sys.executable, str(script), checkpoint, str(folder / result), str(slow), str(cores)]
+    return subprocess.Popen(arguments, start_new_session=True)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path, cores: int) -> None:
+    whole = start(tmp_path, "-", "whole.npz", 0.0, cores)
+    assert whole.wait(120) == 0
+    folder = tmp_path / "checkpoint"
+    killed = start(tmp_path, str(folder), "killed.npz", 0.3, cores)
+    deadline = time.monotonic() + 120
+    while len(list(folder.glob("chain-*-stage-0004.nc"))) < cores and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    assert killed.wait(30) == -signal.SIGKILL
+    assert not (tmp_path / "killed.npz").exists()
+    resumed = start(tmp_path, str(folder), "resumed.npz", 0.0, cores)
+    assert resumed.wait(120) == 0
+    with np.load(tmp_path / "whole.npz") as a, np.load(tmp_path / "resumed.npz") as b:
+        assert a.files == b.files
+        for name in a.files:
+            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def test_a_checkpoint_belongs_to_its_run(tmp_path: Path) -> None:
+    done = sample(line(), checkpoint=tmp_path)
+    again = sample(line(), checkpoint=tmp_path, random_seed=None)
+    np.testing.assert_array_equal(done.posterior["beta"], again.posterior["beta"])
+    with pytest.raises(ValueError, match="began with 4; leave it out"):
+        sample(line(), checkpoint=tmp_path, random_seed=5)
+    with pytest.raises(ValueError, match="of another run: _n_draws was 200 and is 300"):
+        sample(line(), 300, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="of another model or record"):
+        sample(line(sigma=0.31), checkpoint=tmp_path)
+
+
+def test_a_checkpoint_can_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoint"):
+        sid.load_checkpoint(tmp_path, model=line())
+    done = sample(line(), chains=1, checkpoint=tmp_path)
+    found = sid.load_checkpoint(tmp_path, model=line())
+    np.testing.assert_array_equal(found.posterior["beta"], done.posterior["beta"])
+    assert found.posterior["beta"].dims == ("chain", "draw", "term")
+    np.testing.assert_array_equal(found.sample_stats["log_evidence"], done.sample_stats["log_evidence"])
+    with pm.Model() as other:
+        pm.Normal("z")
+    with pytest.raises(ValueError, match="give the model of the run"):
+        sid.load_checkpoint(tmp_path, model=other)
+
+
+# -- the picture --------------------------------------------------------------------------------------------------------
+
+
+def test_plot_ibis_shows_effective_size_evidence_and_bands(run: Any) -> None:
+    plots = pytest.importorskip("matplotlib")
+    plots.use("Agg")
+    from matplotlib import pyplot
+
+    used = sid.plot_ibis(run, truth={"end": -1.0})
+    assert [p.get_ylabel() for p in used] == ["ESS", "acceptance", "log evidence", "end"]
+    x, y = used[0].lines[0].get_data()
+    assert max(y) == pytest.approx(200) and max(x) == T and np.nanmin(y) <= 110
+    assert used[2].lines[0].get_ydata()[-1] == pytest.approx(float(run.sample_stats["log_evidence"][0].dropna("stage")[-1]))
+    with pytest.raises(ValueError, match="'beta' was stored"):
+        sid.plot_ibis(run, var_names="beta")
+    with pytest.raises(ValueError, match="chain is 2"):
+        sid.plot_ibis(run, chain=2)
+    bare = sample(line(), chains=1)
+    assert len(sid.plot_ibis(bare)) == 3
+    with pytest.raises(ValueError, match="store_stages=True"):
+        sid.plot_ibis(bare, var_names="end")
+    pyplot.close("all")
