@@ -6,8 +6,8 @@
 # posterior is run freely on samples 1000 to 40,000, whose amplitude grows beyond anything in the training data (the
 # "arrow head"). The paper's particles reach 1.057 / 1.825 / 2.952 mV (minimum, mean, maximum).
 #
-# Data: `PM_SYSID_DATA` or `--data`. Runs in about six minutes: `uv run examples/silverbox.py`; `--short` leaves out
-# sequential Monte Carlo and half of the table.
+# Data: `PM_SYSID_DATA` or `--data`. Runs in about eight minutes: `uv run examples/silverbox.py`; `--short` leaves out
+# NUTS, the comparison of structures and half of the table of choices.
 
 # %%
 import argparse
@@ -29,26 +29,48 @@ FIGURES = Path(__file__).parent / "figures"
 SEED = 7
 PAPER = (1.057, 1.825, 2.952)
 PARAMS = ("m", "c", "k", "k3", "offset")
+STRUCTURES = {
+    "Duffing": {},
+    "offset": {"offset": True},
+    "offset, cubic damping": {"offset": True, "cubic_damping": True},
+    "offset, quadratic": {"offset": True, "quadratic": True},
+    "offset, quadratic, cubic damping": {"offset": True, "quadratic": True, "cubic_damping": True},
+}
 
 
-def priors():
+def priors(names=PARAMS):
     """Wide priors; the physical parameters are positive, as in the paper. Units: V for force and displacement."""
-    return {
-        "m": pm.LogNormal("m", np.log(5e-6), 0.5),
-        "c": pm.LogNormal("c", np.log(2e-4), 0.5),
-        "k": pm.LogNormal("k", np.log(1.0), 0.5),
-        "k3": pm.LogNormal("k3", np.log(4.0), 0.5),
-        "offset": pm.Normal("offset", 0.0, 0.01),
+    everything = {
+        "m": lambda: pm.LogNormal("m", np.log(5e-6), 0.5),
+        "c": lambda: pm.LogNormal("c", np.log(2e-4), 0.5),
+        "k": lambda: pm.LogNormal("k", np.log(1.0), 0.5),
+        "k3": lambda: pm.LogNormal("k3", np.log(4.0), 0.5),
+        "offset": lambda: pm.Normal("offset", 0.0, 0.01),
+        "k2": lambda: pm.Normal("k2", 0.0, 0.3),  # at 0.3 V a tenth of the linear force
+        "c3": lambda: pm.Normal("c3", 0.0, 3e-9),  # at 100 V/s a tenth of the linear damping
     }
+    return {name: everything[name]() for name in names}
 
 
 def filter_model(record, solver, substeps, system=None):
     """Posterior with the probabilistic ODE filter as likelihood."""
+    system = system or sid.models.duffing(offset=True)
     with pm.Model() as model:
         noise = pm.LogNormal("noise", np.log(1e-3), 1.0)
-        system = system or sid.models.duffing(offset=True)
-        sid.ODEFilter("y", system, record, priors(), noise=noise, solver=solver, substeps=substeps)
+        sid.ODEFilter("y", system, record, priors(system.params), noise=noise, solver=solver, substeps=substeps)
     return model
+
+
+def first_order_duffing():
+    """The same equations without chains of derivatives: each state has a prior of its own, as in the paper."""
+    return sid.System(
+        sid.models.duffing(offset=True).dynamics,
+        states=("z", "v"),
+        inputs=("F",),
+        params=PARAMS,
+        observe=lambda t, x, dx, u, p: x.z,
+        chains=False,
+    )
 
 
 def output_error_model(record):
@@ -61,10 +83,29 @@ def output_error_model(record):
     return model
 
 
-def arrow_rmse(posterior, arrow):
-    """Free-run error of each draw on the arrow head (mV)."""
-    run = sid.simulate(sid.models.duffing(offset=True), arrow, posterior[list(PARAMS)])
-    return 1e3 * sid.rmse(arrow.y, run["y"]), run
+def arrow_rmse(posterior, arrow, system=None):
+    """Free-run error of each draw on the arrow head (mV); the runs themselves are not stored."""
+    system = system or sid.models.duffing(offset=True)
+    misfit = sid.simulate(system, arrow, posterior[list(system.params)], distance="nmse")["y"]
+    return 1e3 * np.sqrt(misfit / 100) * np.std(arrow.y)
+
+
+def sequential(model, draws=1000):
+    """Posterior with evidence by IBIS; seconds it took, and its log evidence."""
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        idata = sid.sample_ibis(
+            draws,
+            model=model,
+            chains=2,
+            cores=2,
+            random_seed=SEED,
+            store_stages=True,
+            progressbar=False,
+        )
+    seconds = time.perf_counter() - start
+    return idata, seconds, sid.log_evidence(idata)
 
 
 def mode_rmse(model, arrow, start=None):
@@ -80,16 +121,43 @@ def triple(values):
     return f"{float(values.min()):6.3f} / {float(values.mean()):6.3f} / {float(values.max()):6.3f}"
 
 
+def agreement(nuts, smc):
+    """Posterior means and standard deviations of two samplers, and their difference in Monte Carlo errors."""
+    a, b = az.summary(nuts, round_to=10), az.summary(smc, var_names=list(nuts.posterior.data_vars), round_to=10)
+    chains = smc.posterior.to_dataset()[list(a.index)].mean("draw")
+    # Draws of one sequential run depend on each other: the error is that of its chains' means.
+    spread = chains.std("chain", ddof=1) / np.sqrt(chains.sizes["chain"])
+    print("\n  parameter   NUTS mean   IBIS mean   difference / sd   difference / Monte Carlo error   sd ratio")
+    for name in a.index:
+        difference = float(b.loc[name, "mean"]) - float(a.loc[name, "mean"])
+        error = np.hypot(float(a.loc[name, "mcse_mean"]), float(spread[name]))
+        ratio = float(b.loc[name, "sd"]) / float(a.loc[name, "sd"])
+        print(
+            f"  {name:8s} {float(a.loc[name, 'mean']):12.5g} {float(b.loc[name, 'mean']):11.5g}"
+            f" {difference / float(a.loc[name, 'sd']):17.3f} {difference / error:32.2f} {ratio:10.3f}"
+        )
+
+
+def structures_table(train, arrow):
+    """Evidence of each structure, and the arrow head that it did not see."""
+    print("\nStructures by evidence on the training record (EK1 order 4, x2; 2 x 1000 particles)")
+    print(f"  {'Duffing with':34s}  log evidence  error  noise mV   RMSE on the arrow head, mV     seconds")
+    result = {}
+    for name, terms in STRUCTURES.items():
+        system = sid.models.duffing(**terms)
+        idata, seconds, evidence = sequential(filter_model(train, sid.EK1(order=4), 2, system))
+        posterior = idata.posterior.to_dataset()
+        rmse = arrow_rmse(posterior, arrow, system)
+        noise, errors = 1e3 * float(posterior["noise"].mean()), [float(f(rmse)) for f in (np.min, np.mean, np.max)]
+        print(f"  {name:34s} {evidence.value:13.1f} {evidence.error:6.2f} {noise:9.4f}   {triple(rmse)} {seconds:11.1f}")
+        result[name] = {"log evidence": evidence.value, "error": evidence.error, "rmse": errors}
+    winner = max(result, key=lambda name: result[name]["log evidence"])
+    print(f"  chosen by evidence: {winner}; its mean error on the arrow head {result[winner]['rmse'][1]:.3f} mV (bar 0.48)")
+    return result
+
+
 def choices_table(train, arrow, short):
     """What each choice does, at the posterior mode."""
-    first_order = sid.System(
-        sid.models.duffing(offset=True).dynamics,
-        states=("z", "v"),
-        inputs=("F",),
-        params=PARAMS,
-        observe=lambda t, x, dx, u, p: x.z,
-        chains=False,
-    )
     rows = [
         ("EK1 order 4, x2, band-limited", filter_model, (train, sid.EK1(order=4), 2)),
         ("  the same, linear input (foh)", filter_model, (train.replace(intersample="foh"), sid.EK1(order=4), 2)),
@@ -98,7 +166,7 @@ def choices_table(train, arrow, short):
         ("EK1 order 3, x2", filter_model, (train, sid.EK1(order=3), 2)),
         ("EK1 order 3, x4", filter_model, (train, sid.EK1(order=3), 4)),
         ("EK0 order 2, x4", filter_model, (train, sid.EK0(order=2), 4)),
-        ("EK0 order 2, x1, first-order form (paper)", filter_model, (train, sid.EK0(order=2), 1, first_order)),
+        ("EK0 order 2, x1, first-order form (paper)", filter_model, (train, sid.EK0(order=2), 1, first_order_duffing())),
         ("output error (RK4 x4)", output_error_model, (train,)),
     ]
     rows = [rows[i] for i in (0, 2, 7, 8)] if short else rows
@@ -122,14 +190,17 @@ def choices_table(train, arrow, short):
     return result
 
 
-def figures(idata, train, arrow, run, model):
+def figures(idata, train, arrow, model):
     """Prior and posterior, fit of the training record, arrow-head free run with zooms, innovations."""
     FIGURES.mkdir(exist_ok=True)
     axes = sid.plot_prior_posterior(idata, var_names=list(PARAMS))
     np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_posterior.png", dpi=150, bbox_inches="tight")
-    fit = sid.simulate(sid.models.duffing(offset=True), train, idata.posterior.to_dataset().isel(draw=slice(None, None, 10)))
+    some = idata.posterior.to_dataset().isel(draw=slice(None, None, 20))
+    fit, run = (sid.simulate(sid.models.duffing(offset=True), record, some[list(PARAMS)]) for record in (train, arrow))
     axes = sid.plot_fit(train, fit, zoom=(2.0, 2.15))
     np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_training.png", dpi=150, bbox_inches="tight")
+    axes = sid.plot_ibis(idata)
+    np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_ibis.png", dpi=150, bbox_inches="tight")
     axes = sid.plot_fit(arrow, run, zoom=(63.2, 63.4))
     np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_arrow.png", dpi=150, bbox_inches="tight")
     innovations = sid.innovations(idata, "y", model=model)["standardised"].values[:, 0]
@@ -153,55 +224,62 @@ def main() -> None:
     print(train)
 
     # %% [markdown]
-    # ## Posterior by NUTS
-    # Started at the posterior mode, with the curvature there as mass matrix.
+    # ## The sequential posterior
+    # IBIS takes the samples in one after the other: every stage ends with the posterior given the record so far, and the
+    # evidence comes with it. The paper's own settings (EK0, first-order form, one step a sample) run beside it.
 
     # %%
-    model = filter_model(train, sid.EK1(order=4), "auto")
-    start = time.perf_counter()
-    with model:
-        mode = sid.find_mode()
-        idata = pm.sample(
-            500, tune=300, chains=4, cores=2, random_seed=SEED, initvals=mode.initvals, step=mode.nuts(), progressbar=False
-        )
-        idata.update(pm.sample_prior_predictive(500, var_names=[*PARAMS, "noise"], random_seed=SEED))
-    nuts_time = time.perf_counter() - start
-    summary = az.summary(idata, round_to=8)
-    print(summary[["mean", "sd", "ess_bulk", "r_hat"]].to_string())
-    divergences = int(idata.sample_stats["diverging"].sum())
-    print(f"NUTS: {nuts_time:.0f} s, {divergences} divergences, largest R-hat {float(summary['r_hat'].max()):.4f}")
-    rmse, run = arrow_rmse(idata.posterior.to_dataset().isel(draw=slice(None, None, 10)), arrow)
-    results = {"nuts": [float(rmse.min()), float(rmse.mean()), float(rmse.max())], "divergences": divergences}
-    print("\nFree run of posterior draws on samples 1000-40,000, RMSE in mV: minimum / mean / maximum")
-    print(f"  paper (EK0, IBIS)       {PAPER[0]:6.3f} / {PAPER[1]:6.3f} / {PAPER[2]:6.3f}")
-    print(f"  EK1 order 4, NUTS       {triple(rmse)}   (bars: mean 0.60, maximum 0.70)", flush=True)
+    results, lines = {}, []
+    solver = sid.EK1(order=4)
+    model = filter_model(train, solver, 2)
+    idata, seconds, evidence = sequential(model)
+    rmse = arrow_rmse(idata.posterior.to_dataset(), arrow)
+    stages = int(idata.sample_stats["time_index"].notnull().sum("stage").max())
+    lines.append(("EK1 order 4, x2, IBIS", rmse, f"{seconds:.0f} s, {stages} stages, log evidence {evidence.value:.1f}"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sid.SubstepWarning)  # the point of the row
+        paper_model = filter_model(train, sid.EK0(order=2), 1, first_order_duffing())
+    paper_idata, seconds, worse = sequential(paper_model)
+    paper_rmse = arrow_rmse(paper_idata.posterior.to_dataset(), arrow)
+    lines.append(("EK0 order 2, x1, first-order form, IBIS", paper_rmse, f"{seconds:.0f} s, log evidence {worse.value:.1f}"))
+    results["ibis"] = [float(rmse.min()), float(rmse.mean()), float(rmse.max())]
+    results["paper settings"] = [float(paper_rmse.min()), float(paper_rmse.mean()), float(paper_rmse.max())]
+    idata.update(pm.sample_prior_predictive(500, model=model, var_names=[*PARAMS, "noise"], random_seed=SEED))
 
     # %% [markdown]
-    # ## The same posterior by sequential Monte Carlo
-    # PyMC's own kernel tempers the whole likelihood from the prior. With unknown noise the tempered posteriors are funnels,
-    # which its Gaussian proposals fit badly: compare the last two columns of the table before trusting it.
+    # ## The same posterior by NUTS
+    # Started at the posterior mode, with the curvature there as mass matrix.
 
     # %%
     if not options.short:
         start = time.perf_counter()
         with model:
-            smc = pm.sample_smc(500, chains=2, cores=2, random_seed=SEED, progressbar=False)
-        rmse_smc, _ = arrow_rmse(smc.posterior.to_dataset().isel(draw=slice(None, None, 10)), arrow)
-        print(f"  EK1 order 4, SMC        {triple(rmse_smc)}   ({time.perf_counter() - start:.0f} s)")
-        results["smc"] = [float(rmse_smc.min()), float(rmse_smc.mean()), float(rmse_smc.max())]
-        a, b = az.summary(idata, round_to=10), az.summary(smc, round_to=10)
-        # The two chains' means give the Monte Carlo error of sequential Monte Carlo, whose draws are not independent.
-        chains = smc.posterior.to_dataset()[list(a.index)].mean("draw")
-        spread = chains.std("chain", ddof=1) / np.sqrt(chains.sizes["chain"])
-        print("\n  parameter   NUTS mean    SMC mean     difference / Monte Carlo error   sd ratio")
-        for name in a.index:
-            error = np.hypot(float(a.loc[name, "mcse_mean"]), float(spread[name]))
-            z = (float(a.loc[name, "mean"]) - float(b.loc[name, "mean"])) / error
-            ratio = float(b.loc[name, "sd"]) / float(a.loc[name, "sd"])
-            print(f"  {name:8s} {float(a.loc[name, 'mean']):12.5g} {float(b.loc[name, 'mean']):12.5g} {z:18.2f} {ratio:22.3f}")
+            mode = sid.find_mode()
+            nuts = pm.sample(
+                500, tune=300, chains=4, cores=2, random_seed=SEED, initvals=mode.initvals, step=mode.nuts(), progressbar=False
+            )
+        divergences = int(nuts.sample_stats["diverging"].sum())
+        nuts_rmse = arrow_rmse(nuts.posterior.to_dataset().isel(draw=slice(None, None, 10)), arrow)
+        took = f"{time.perf_counter() - start:.0f} s, {divergences} divergences"
+        lines.append(("EK1 order 4, x2, NUTS", nuts_rmse, took))
+        results |= {"nuts": [float(nuts_rmse.min()), float(nuts_rmse.mean()), float(nuts_rmse.max())]}
+        agreement(nuts, idata)
+
+    print("\nFree run of the posterior on samples 1000-40,000, RMSE in mV: minimum / mean / maximum over particles")
+    print(f"  {'paper (EK0, IBIS)':42s} {PAPER[0]:6.3f} / {PAPER[1]:6.3f} / {PAPER[2]:6.3f}")
+    for name, values, note in lines:
+        print(f"  {name:42s} {triple(values)}   {note}", flush=True)
+
+    # %% [markdown]
+    # ## Which structure?
+    # Five structures by their evidence; the winner is chosen on the training record alone.
+
+    # %%
+    if not options.short:
+        results["structures"] = structures_table(train, arrow)
 
     results["choices"] = choices_table(train, arrow, options.short)
-    figures(idata, train, arrow, run, model)
+    figures(idata, train, arrow, model)
     (FIGURES / "silverbox.json").write_text(json.dumps(results, indent=1))
 
 

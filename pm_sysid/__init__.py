@@ -12,13 +12,14 @@ from pm_sysid.innovations import innovations
 from pm_sysid.likelihood import ODEFilter, set_data
 from pm_sysid.metrics import fit_percent, nmse, nrmse, rmse
 from pm_sysid.mode import find_mode
-from pm_sysid.plots import plot_fit, plot_ibis, plot_prior_posterior, plot_residuals
+from pm_sysid.plots import plot_fit, plot_ibis, plot_prior_posterior, plot_residuals, plot_states
 from pm_sysid.residuals import residual_tests
 from pm_sysid.samplers.ibis import IBIS
 from pm_sysid.samplers.runs import extend, load_checkpoint, sample_ibis
 from pm_sysid.simulation import simulate
 from pm_sysid.solver import EK0, EK1
-from pm_sysid.stages import stages
+from pm_sysid.stages import log_evidence, stages
+from pm_sysid.states import sample_states, smooth
 from pm_sysid.substeps import SubstepWarning
 from pm_sysid.system import System
 from pm_sysid.target import Target
@@ -46,6 +47,7 @@ __all__ = [
     "fit_percent",
     "innovations",
     "load_checkpoint",
+    "log_evidence",
     "models",
     "nmse",
     "nrmse",
@@ -53,11 +55,14 @@ __all__ = [
     "plot_ibis",
     "plot_prior_posterior",
     "plot_residuals",
+    "plot_states",
     "residual_tests",
     "rmse",
     "sample_ibis",
+    "sample_states",
     "set_data",
     "set_threads",
     "simulate",
+    "smooth",
     "stages",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
+from scipy.special import logsumexp
 
 
 def stages(idata: xr.DataTree) -> xr.Dataset:
@@ -51,6 +52,55 @@ def regular(columns: Mapping[str, Sequence[Any]], attrs: Mapping[Any, Any] | Non
         columns_of_stages[name] = padded
     dims = {"ess_path": ["point"], "particles": ["draw", "coordinate"]}
     return dataset(columns_of_stages, ["chain", "stage"], dims, {}, attrs or {})
+
+
+class Evidence(NamedTuple):
+    """Log evidence (log marginal likelihood) of a model, its standard error, and the estimate of each chain."""
+
+    value: float
+    error: float
+    chains: np.ndarray
+
+
+def log_evidence(idata: xr.DataTree) -> Evidence:
+    """Log evidence of a model from its sequential runs.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Result of :func:`sample_ibis`, or of ``pm.sample_smc`` with any kernel.
+
+    Returns
+    -------
+    Evidence
+        ``value``: logarithm of the mean of the chains' estimates, each of which is unbiased. ``error``: from the weights of
+        each run where it reports that, and at least what the chains' differences say. ``chains``: their estimates.
+
+    Raises
+    ------
+    ValueError
+        If ``idata`` is not the result of a sequential run.
+
+    Examples
+    --------
+    >>> import pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, 1.0, observed=[0.5, -0.5, 1.0])
+    ...     idata = sid.sample_ibis(1000, chains=2, cores=1, progressbar=False, random_seed=1)
+    >>> round(sid.log_evidence(idata).value, 1)
+    -4.1
+    """
+    found = stages(idata) if "sample_stats" in idata else xr.Dataset()
+    name = "log_evidence" if "log_evidence" in found else "log_marginal_likelihood"
+    if name not in found:
+        raise ValueError("idata has no evidence; give the result of sample_ibis or pm.sample_smc.")
+    last = found[name].isel(stage=found[name].notnull().cumsum("stage").argmax("stage"))
+    chains = np.asarray(last, dtype=float)
+    error = float(np.std(chains, ddof=1)) if chains.size > 1 else float("nan")
+    if "log_evidence_se" in found:
+        error = float(np.fmax(error, np.sqrt(np.mean(final(found)["log_evidence_se"].values ** 2))))
+    return Evidence(float(logsumexp(chains) - np.log(chains.size)), error / np.sqrt(chains.size), chains)
 
 
 def final(statistics: xr.Dataset) -> xr.Dataset:

@@ -50,7 +50,8 @@ def _check(op: Recurrence) -> str:
 """
 
 
-#: Lanes of particle data, and back; the last block repeats the last particle in the lanes that are left over.
+#: Lanes of particle data, and back (the last block repeats the last particle in the lanes that are left over); and the phases
+#: of a step for all vectors of a block.
 HELPERS = """
 @jit
 def lanes(n):
@@ -71,6 +72,28 @@ def scatter(rows, lane, first, n):
     for q in range(min({L}, rows.shape[0] - first)):
         for i in range(n):
             rows[first + q, i] = lane[i * {L} + q]
+
+@jit
+def set_up(P, params, first):
+    gather(P, params, first)
+    for o in range(0, {L}, {V}):
+        prepare(P, 0, o)
+
+@jit
+def begin_run(W, P, X, O, starts, r, first):
+    gather(X, starts[:, r], first)
+    for o in range(0, {L}, {V}):
+        start(W, P, X, O, 0, o)
+
+@jit
+def take_substep(W, P, substeps, O, s):
+    for o in range(0, {L}, {V}):
+        substep(W, P, substeps, O, s, o)
+
+@jit
+def take_sample(W, P, samples, O, t):
+    for o in range(0, {L}, {V}):
+        sample(W, P, samples, O, t, o)
 """
 
 
@@ -82,19 +105,15 @@ def block_width(op: Recurrence) -> int:
 def value_source(op: Recurrence, width: int, lanes: int) -> str:
     """Loop of a block of particles around the phases, and the blocks."""
     (_, slots, p_slots), nc, n_out = forward_program(op, lanes=True), op.n_carry, op.n_outputs
-    return f"""{HELPERS.format(L=width)}
+    return f"""{HELPERS.format(L=width, V=lanes)}
 @jit
 def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums, final):
     first = b * {width}
     K = edges.shape[0] - 1
     W, P, X, O = lanes({slots}), lanes({p_slots}), lanes(starts.shape[2]), lanes({n_out})
-    gather(P, params, first)
-    for o in range(0, {width}, {lanes}):
-        prepare(P, 0, o)
+    set_up(P, params, first)
     if edges[0] == 0:
-        gather(X, starts[:, 0], first)
-        for o in range(0, {width}, {lanes}):
-            start(W, P, X, O, 0, o)
+        begin_run(W, P, X, O, starts, 0, first)
     else:
         gather(W, state[:, r], first)
     for k in range(K):
@@ -104,15 +123,11 @@ def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums
             if counts[t] < 0:
                 scatter(final[:, r], W, first, {nc})
                 r += 1
-                gather(X, starts[:, r], first)
-                for o in range(0, {width}, {lanes}):
-                    start(W, P, X, O, 0, o)
+                begin_run(W, P, X, O, starts, r, first)
             for _ in range(counts[t]):
-                for o in range(0, {width}, {lanes}):
-                    substep(W, P, substeps, O, s, o)
+                take_substep(W, P, substeps, O, s)
                 s += 1
-            for o in range(0, {width}, {lanes}):
-                sample(W, P, samples, O, t, o)
+            take_sample(W, P, samples, O, t)
         scatter(sums[:, k], O, first, {n_out})
     scatter(final[:, r], W, first, {nc})
 
@@ -139,7 +154,7 @@ def gradient_source(op: Recurrence, width: int, lanes: int) -> str:
     slots, (_, back_slots, p_slots) = forward_program(op, lanes=True).slots, reverse_program(op, lanes=True)
     nc, n_params, n_out, n_start = op.n_carry, op.n_params, op.n_outputs, op.start.n_inputs
     rows = max(64, TAPE_BYTES // (8 * nc * width))
-    return f"""{HELPERS.format(L=width)}
+    return f"""{HELPERS.format(L=width, V=lanes)}
 @jit
 def keep(tape, row, W):
     for i in range({nc * width}):
@@ -170,15 +185,11 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
     head_substep = np.zeros(n_blocks, dtype=np.int64)
     head_run = np.zeros(n_blocks, dtype=np.int64)
     tape = lanes(min(n_steps, length * (most + 1)) * {nc})
-    gather(P, params, first)
-    for o in range(0, {width}, {lanes}):
-        prepare(P, 0, o)
+    set_up(P, params, first)
     for o in range(0, {width}, {lanes}):
         back_prepare(P, 0, o)
     if begin == 0:
-        gather(X, starts[:, 0], first)
-        for o in range(0, {width}, {lanes}):
-            start(W, P, X, O, 0, o)
+        begin_run(W, P, X, O, starts, 0, first)
     else:
         gather(W, state[:, r], first)
     for h in range(n_blocks):
@@ -190,15 +201,11 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
         for t in range(begin + h * length, begin + (h + 1) * length):
             if counts[t] < 0:
                 r += 1
-                gather(X, starts[:, r], first)
-                for o in range(0, {width}, {lanes}):
-                    start(W, P, X, O, 0, o)
+                begin_run(W, P, X, O, starts, r, first)
             for _ in range(counts[t]):
-                for o in range(0, {width}, {lanes}):
-                    substep(W, P, substeps, O, s, o)
+                take_substep(W, P, substeps, O, s)
                 s += 1
-            for o in range(0, {width}, {lanes}):
-                sample(W, P, samples, O, t, o)
+            take_sample(W, P, samples, O, t)
     k = K
     for h in range(n_blocks - 1, -1, -1):
         recall(W, heads, h)
@@ -210,20 +217,16 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
         for t in range(head, end):
             if counts[t] < 0:
                 r += 1
-                gather(X, starts[:, r], first)
-                for o in range(0, {width}, {lanes}):
-                    start(W, P, X, O, 0, o)
+                begin_run(W, P, X, O, starts, r, first)
             for _ in range(counts[t]):
                 keep(tape, row, W)
                 row += 1
-                for o in range(0, {width}, {lanes}):
-                    substep(W, P, substeps, O, s, o)
+                take_substep(W, P, substeps, O, s)
                 s += 1
             keep(tape, row, W)
             row += 1
             if t + 1 < end:
-                for o in range(0, {width}, {lanes}):
-                    sample(W, P, samples, O, t, o)
+                take_sample(W, P, samples, O, t)
         if h == n_blocks - 1:
             gather(V, g_final[:, r], first)
         for t in range(end - 1, head - 1, -1):

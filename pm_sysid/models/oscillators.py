@@ -7,37 +7,55 @@ from typing import Any, Literal
 from pm_sysid.system import System
 
 
-def duffing(*, offset: bool = False, observe: Literal["displacement", "acceleration"] = "displacement") -> System:
-    """Duffing oscillator ``m z'' + c z' + k z + k3 z^3 = F (+ offset)``.
+def duffing(
+    *,
+    offset: bool = False,
+    quadratic: bool = False,
+    cubic_damping: bool = False,
+    observe: Literal["displacement", "acceleration"] = "displacement",
+) -> System:
+    """Duffing oscillator ``m z'' + c z' (+ c3 z'^3) + k z (+ k2 z^2) + k3 z^3 = F (+ offset)``.
 
     Parameters
     ----------
     offset : bool
         Add a constant force ``offset`` (N) to the input: an offset of the amplifier.
+    quadratic : bool
+        Add the stiffness term ``k2 z^2``: an asymmetric spring.
+    cubic_damping : bool
+        Add the damping term ``c3 z'^3``.
     observe : {"displacement", "acceleration"}
         What the sensor reads.
 
     Returns
     -------
     System
-        States ``z`` (m), ``v`` (m/s); input ``F`` (N); parameters ``m`` (kg), ``c`` (N s/m), ``k`` (N/m), ``k3`` (N/m^3).
+        States ``z`` (m), ``v`` (m/s); input ``F`` (N); parameters ``m`` (kg), ``c`` (N s/m), ``k`` (N/m), ``k3`` (N/m^3), and
+        ``offset`` (N), ``k2`` (N/m^2), ``c3`` (N s^3/m^3) of the terms asked for.
 
     Examples
     --------
     >>> import pm_sysid as sid
-    >>> sid.models.duffing(offset=True).params
-    ('m', 'c', 'k', 'k3', 'offset')
+    >>> sid.models.duffing(offset=True, quadratic=True).params
+    ('m', 'c', 'k', 'k3', 'offset', 'k2')
     """
+    terms = {"offset": offset, "k2": quadratic, "c3": cubic_damping}
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
-        force = u.F + p.offset if offset else u.F
-        return x.v, (force - p.c * x.v - p.k * x.z - p.k3 * x.z**3) / p.m
+        force = u.F - p.c * x.v - p.k * x.z - p.k3 * x.z**3
+        if offset:
+            force = force + p.offset
+        if quadratic:
+            force = force - p.k2 * x.z**2
+        if cubic_damping:
+            force = force - p.c3 * x.v**3
+        return x.v, force / p.m
 
     return System(
         dynamics,
         states=("z", "v"),
         inputs=("F",),
-        params=("m", "c", "k", "k3", *(("offset",) if offset else ())),
+        params=("m", "c", "k", "k3", *(name for name, used in terms.items() if used)),
         observe=_sensor(observe),
     )
 

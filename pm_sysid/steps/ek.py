@@ -36,7 +36,7 @@ from pm_sysid.scalars import (
     symbols,
     untraced,
 )
-from pm_sysid.steps.gaussian import correct, project, triangularise
+from pm_sysid.steps.gaussian import Matrix, correct, project, triangularise
 from pm_sysid.steps.iwp import diffusion_root, transition
 from pm_sysid.steps.state import Block, Carry, Form, State
 from pm_sysid.system import System
@@ -45,11 +45,20 @@ from pm_sysid.system import System
 #: positive when the residual is exactly zero.
 FLOOR = 1e-50
 
-type Output = Literal["loglik", "innovations", "draw", "moments"]
+type Output = Literal["loglik", "innovations", "draw", "moments", "states"]
 
 
 class FilterSteps(Carry):
-    """Scalar graphs of a filter for one system and one form; the recurrences are built from them."""
+    """Scalar graphs of a filter for one system and one form; the recurrences are built from them.
+
+    The carry may end with a number a chain: when calibrating the running sum of ``z^2 / s`` (Eq. 19), when tracing the
+    diffusion of the last substep.
+    """
+
+    def __init__(self, system: System, form: Form, calibrate: bool = False, trace: bool = False) -> None:
+        super().__init__(system, form, calibrate)
+        self.trace = trace
+        self.n_extra = self.n_chains if calibrate or trace else 0
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -78,20 +87,16 @@ class FilterSteps(Carry):
             state.append(Block(mean, [[0.0] * len(parts) for _ in parts], spread))
         state = self.stretched(state, [div(1.0, a) for a in self.scale])
         inputs = [*system.x, *std, system.t, *(s for level in levels for s in level)]
-        sums = [0.0] * (self.n_chains if self.calibrate else 0)
-        return Phase.build([], self.params, inputs, [*self.pack(state), *sums])
+        return Phase.build([], self.params, inputs, [*self.pack(state), *[0.0] * self.n_extra])
 
     # -- substep ------------------------------------------------------------------------------------------------------
 
     def substep(self) -> Phase:
-        """Predict over one substep and condition on the ODE.
-
-        When calibrating, the carry ends with the running sums of ``z^2 / s`` of each chain (Eq. 19).
-        """
+        """Predict over one substep and condition on the ODE."""
         system, q, calibrate = self.system, self.q, self.calibrate
         carry = symbols("carry", self.n_carry)
-        sum_in = symbols("sum", self.n_chains if calibrate else 0)
-        sums: list[Scalar] = list(sum_in)
+        extra_in = symbols("extra", self.n_extra)
+        extra: list[Scalar] = list(extra_in)
         state = self.unpack(carry)
         ratio = [] if self.form.uniform else [symbol("ratio")]
         scale: list[Scalar] = list(self.scale)
@@ -130,6 +135,8 @@ class FilterSteps(Carry):
                 unit = [dot(row, [LQ[k][j] for k in range(self.levels)]) for j in range(self.levels)]
                 g2 = div(mul(residual[c], residual[c]), dot(unit, unit))
                 diffusion.append(sqrt(add(g2, FLOOR**2)))
+        if self.trace:
+            extra = diffusion
 
         state = []
         for b, block in enumerate(predicted):
@@ -143,7 +150,7 @@ class FilterSteps(Carry):
             F = project(block.root, h)
             s = dot(F, F)
             if calibrate:
-                sums[c] = add(sums[c], div(mul(z, z), s))
+                extra[c] = add(extra[c], div(mul(z, z), s))
             gain, root = correct(block.root, F, div(1.0, s), 0.0)
             # The derivative of z, term by term: exact where the ODE was evaluated, with h where the mean has moved since.
             lean = self.along(exact[c], predicted) if self.free else []
@@ -157,7 +164,7 @@ class FilterSteps(Carry):
         if ratio:
             state = self.stretched(state, stretch)
         inputs = [system.t, *system.u, *ratio]
-        return Phase.build([*carry, *sum_in], self.params, inputs, [*self.pack(state), *sums])
+        return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra])
 
     def _residual_rows(
         self, values: dict[tuple[int, int], Scalar], scale: list[Scalar], exact: bool = False
@@ -181,30 +188,36 @@ class FilterSteps(Carry):
 
         Parameters
         ----------
-        output : {"loglik", "innovations", "draw", "moments"}
+        output : {"loglik", "innovations", "draw", "moments", "states"}
             What the recurrence puts out: the log-density of each measured value given those before; innovation and its
             standard deviation for each; a measurement drawn with the standard normal numbers given in place of ``y``;
-            or mean and covariance of all states and derivatives.
+            mean and covariance of all states and derivatives; or what a backward pass needs (of tracing steps): the
+            diffusion of the last substep, the packed state, the jump (see :meth:`_jump`), and for each measured value
+            what it did to the uncertain initial state.
         """
         system = self.system
         carry = symbols("carry", self.n_carry)
-        sum_in = symbols("sum", self.n_chains if self.calibrate else 0)
+        extra = symbols("extra", self.n_extra)
         state = self.unpack(carry)
         jump_inputs: list[Variable] = []
+        jump: list[Scalar] = []
         if self.jumps:
-            state, jump_inputs = self._jump(state)
+            state, jump_inputs, jump = self._jump(state)
         y = symbols("y", 0 if self.calibrate else len(system.g))
         inputs = [system.t, *system.u, *jump_inputs, *y]
         outputs: list[Scalar] = []
         if not self.calibrate:
             state, outputs = self._measure(state, y, output)
-        return Phase.build([*carry, *sum_in], self.params, inputs, [*self.pack(state), *sum_in, *outputs])
+        if output == "states":
+            outputs = [*extra, *self.pack(state), *jump, *outputs]
+        return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(state), *extra, *outputs])
 
-    def _jump(self, state: State) -> tuple[State, list[Variable]]:
+    def _jump(self, state: State) -> tuple[State, list[Variable], list[Scalar]]:
         """Shift the derivatives by what the jump of the input does to them.
 
         The input's derivative of order ``smoothness`` is ``before`` up to the sample and ``after`` it; lower ones are
-        continuous, higher ones zero. The k-th derivative along the flow changes by its difference.
+        continuous, higher ones zero. The k-th derivative along the flow changes by its difference. The last result is
+        the linearised shift: of each component the constant, then the factor of each state (states do not jump).
         """
         system, order = self.system, self.form.smoothness
         assert order is not None
@@ -229,13 +242,16 @@ class FilterSteps(Carry):
             return simplify([sub(high, low)])[0]
 
         shifted: State = []
+        jump: Matrix = []
         for b, block in enumerate(state):
             mean, root, spread = block.mean[:], block.root[:], block.spread[:]
             for i, (k, c) in enumerate(self.components(b)):
+                jump.append([0.0] * (1 + len(system.x)))
                 j = k - len(system.chain_states[c])
                 if j < 0:
                     continue
-                mean[i] = add(mean[i], div(difference(derivatives[c][j]), self.scale[k]))
+                jump[-1][0] = div(difference(derivatives[c][j]), self.scale[k])
+                mean[i] = add(mean[i], jump[-1][0])
                 # Where the shift depends on the state, what is uncertain about the state moves with it.
                 for s, partial in enumerate(jacobian([derivatives[c][j]], system.x)[0]):
                     chain, level = self.place[s]
@@ -243,11 +259,13 @@ class FilterSteps(Carry):
                     factor = div(mul(difference(partial), self.scale[level]), self.scale[k])
                     if is_number(factor, 0.0):
                         continue
+                    jump[-1][0] = sub(jump[-1][0], mul(factor, state[source].mean[row]))
+                    jump[-1][1 + s] = factor
                     if source == b:
                         root[i] = [add(x, mul(factor, y)) for x, y in zip(root[i], block.root[row], strict=True)]
                     spread[i] = [add(x, mul(factor, y)) for x, y in zip(spread[i], state[source].spread[row], strict=True)]
             shifted.append(Block(mean, root, spread))
-        return shifted, [*continuous, *before, *(after if order else [])]
+        return shifted, [*continuous, *before, *(after if order else [])], [x for row in jump for x in row]
 
     def _measure(self, state: State, y: list[Variable], output: Output) -> tuple[State, list[Scalar]]:
         """Scalar updates by each output, linearised at the state before the first."""
@@ -291,6 +309,8 @@ class FilterSteps(Carry):
             elif output == "draw":
                 outputs.append(add(mean, innovation))
             factor = div(weight, add(1.0, sqrt(div(given, total)))) if self.free else 0.0
+            if output == "states" and self.free:
+                outputs += [mul(weight, innovation), factor, *lean]
             for b, block in enumerate(state):
                 others = add(noise, *(v for i, v in enumerate(own) if i != b))
                 gain, root = correct(block.root, F[b], weight_given, div(others, given))
@@ -332,9 +352,9 @@ def _log_density(innovation: Scalar, s: Scalar, precision: Scalar, expected: Sca
 
 @lru_cache(maxsize=64)
 @untraced
-def _phases(system: System, form: Form) -> tuple[FilterSteps, Phase, Phase]:
+def _phases(system: System, form: Form, trace: bool) -> tuple[FilterSteps, Phase, Phase]:
     """What the recurrences of a filter have in common."""
-    steps = FilterSteps(system, form)
+    steps = FilterSteps(system, form, trace=trace)
     return steps, steps.start(), steps.substep()
 
 
@@ -346,13 +366,13 @@ def filter_recurrence(system: System, form: Form, output: Output = "loglik") -> 
     Parameters are the system's, the diffusion of each chain, the noise of each output and the scales (q+1,). See
     :mod:`pm_sysid.steps.inputs` for the columns of its inputs.
     """
-    steps, start, substep = _phases(system, form)
+    steps, start, substep = _phases(system, form, trace=output == "states")
     name = f"EK{form.linearisation}({form.order}) {'block' if form.block else 'dense'} {output}"
     return Recurrence(
         start,
         substep,
         steps.sample(output),
-        n_carry=steps.n_carry,
+        n_carry=steps.n_carry + steps.n_extra,
         n_params=len(steps.params),
         n_constants=steps.levels,
         name=name,
@@ -373,7 +393,7 @@ def calibration_recurrence(system: System, form: Form) -> Recurrence:
         steps.start(),
         steps.substep(),
         steps.sample("loglik"),
-        n_carry=steps.n_carry + steps.n_chains,
+        n_carry=steps.n_carry + steps.n_extra,
         n_params=len(steps.params),
         n_constants=steps.levels,
         name=f"EK{form.linearisation}({form.order}) calibration",

@@ -36,6 +36,7 @@ LAYERS = [
     ("initial", "likelihood"),
     ("substeps", "likelihood"),
     ("likelihood", "innovations"),
+    ("likelihood", "states"),
     ("system", "models"),
     ("timeseries", "datasets"),
 ]

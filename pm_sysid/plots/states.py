@@ -1,0 +1,207 @@
+"""States of a posterior drawn over time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_band, draw_data, draw_line, panels
+
+type Interval = tuple[float, float]
+
+_QUANTILES = (0.025, 0.5, 0.975)
+_NORMAL = 1.959964  # standard deviations to either side that hold 95 %
+
+
+class _Curves(NamedTuple):
+    """What a panel shows: limits and centre of the draws, measurements, true values (T,)."""
+
+    label: str
+    centre: str
+    low: FloatArray
+    middle: FloatArray
+    high: FloatArray
+    measured: FloatArray | None
+    truth: FloatArray | None
+
+
+def plot_states(
+    states: xr.Dataset,
+    *,
+    record: int | None = None,
+    truth: Mapping[str, ArrayLike] | xr.Dataset | None = None,
+    var_names: str | Sequence[str] | None = None,
+    zoom: Interval | None = None,
+    ax: Panels = None,
+    figsize: tuple[float, float] | None = None,
+) -> AxesArray:
+    """Draw states over time: median and 95 % interval over draws, what was measured, what was true.
+
+    Parameters
+    ----------
+    states : xarray.Dataset
+        What `sample_states` returned; or `smooth`, of which the mean is drawn, and an interval that holds what varies
+        within and between draws.
+    record : int, optional
+        Number of the record, from 0; may be left out if there is one.
+    truth : mapping of name to shape (T,), or Dataset, optional
+        True values by the names below, as `simulate` returns them.
+    var_names : str or sequence of str, optional
+        What to draw, a row each: a state such as ``"v"``, a derivative such as ``"dx.v"``, or an output. By default the
+        states, and the outputs that are not just one of them. A state or derivative that is an output is
+        drawn with its measurements.
+    zoom : (float, float), optional
+        First and last time, in seconds, of an enlargement to the right.
+    ax : array of matplotlib axes, optional
+        Where to draw: a row a variable, with `zoom` two columns. By default a new figure.
+    figsize : (float, float), optional
+        Size of a new figure in inches.
+
+    Returns
+    -------
+    ndarray of matplotlib axes, shape (rows,), or (rows, 2) with `zoom`
+        The number above a row is half the width of its interval, averaged over time.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    ValueError
+        If there is no such variable or record, lengths do not match, or an interval holds no sample.
+
+    Warns
+    -----
+    UserWarning
+        If draws are not finite; they are left out.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> matplotlib.use("Agg")
+    >>> draws = np.random.default_rng(0).normal(size=(1, 50, 4, 1))
+    >>> dims = ("chain", "draw", "time")
+    >>> coords = {"time": [0.0, 0.1, 0.2, 0.3], "state": ["z"], "output": ["y"], "shows": ("output", ["z"])}
+    >>> variables = {"states": ((*dims, "state"), draws), "outputs": ((*dims, "output"), draws)}
+    >>> panel, = plot_states(xr.Dataset(variables, coords), truth={"z": [0.0, 0.1, 0.0, -0.1]})
+    >>> panel.get_ylabel(), panel.get_xlabel()
+    ('z', 'time (s)')
+    """
+    data = _one_record(states, record)
+    t = np.asarray(data["time"], dtype=float)
+    rows = [_curves(data, name, truth or {}) for name in _names(data, var_names)]
+    views = [slice(None), _between(t, zoom)] if zoom else [slice(None)]
+    shape = (len(rows), len(views))
+    size = figsize or (7.2 if zoom else 5.5, 0.5 + 1.35 * len(rows))
+    axes = panels("ax", ax, [shape], size, sharex="col", width_ratios=(1.6, 1)[: len(views)])
+    for line, curves in zip(axes, rows, strict=True):
+        for panel, view in zip(line, views, strict=True):
+            _draw(panel, t[view], curves, view)
+        line[0].set_ylabel(curves.label)
+        half = np.mean(curves.high - curves.low) / 2
+        line[0].set_title(f"95 %: ± {half:.2g}", loc="right", fontsize="small", pad=3)
+        if zoom:
+            line[0].axvspan(*zoom, color="0.9", lw=0, zorder=0)
+    for panel in axes[-1]:
+        panel.set_xlabel("time (s)")
+    axes[0, 0].figure.align_ylabels(axes[:, 0])
+    handles = {label: handle for p in axes.flat for handle, label in zip(*p.get_legend_handles_labels(), strict=True)}
+    style = {"ncols": 4, "fontsize": "small", "frameon": False, "handlelength": 1.4, "columnspacing": 1.2}
+    if ax is None:
+        axes[0, 0].figure.legend(handles.values(), handles, loc="outside upper left", **style)
+    else:
+        axes[0, 0].legend(handles.values(), handles, **style)
+    return axes if zoom else axes[:, 0]
+
+
+def _draw(ax: Any, t: FloatArray, curves: _Curves, view: slice) -> None:
+    """One panel: the measurements under the curves, the truth on top."""
+    if curves.measured is not None:
+        draw_data(ax, t, curves.measured[view], color=DATA, lw=2.0, alpha=0.55, label="measured", zorder=2)
+    draw_band(ax, t, curves.low[view], curves.high[view], color=MODEL, alpha=0.35, label="95 % interval")
+    draw_line(ax, t, curves.middle[view], color=MODEL, lw=0.9, label=curves.centre, zorder=3)
+    if curves.truth is not None:
+        draw_line(ax, t, curves.truth[view], color=TRUTH, lw=0.9, ls=(0, (4, 3)), label="truth", zorder=4)
+    ax.margins(x=0)
+    ax.ticklabel_format(axis="y", scilimits=(-2, 4), useMathText=True)
+
+
+def _one_record(states: xr.Dataset, record: int | None) -> xr.Dataset:
+    """Part of a dataset that is one record."""
+    if not isinstance(states, xr.Dataset) or "states" not in states:
+        raise ValueError(f"states is {type(states).__name__} without states; give what sample_states or smooth returned")
+    if "record" not in states.coords:
+        if record not in (None, 0):
+            raise ValueError(f"record is {record!r}, but there is one record; leave it out")
+        return states
+    numbers = np.unique(states["record"])
+    if record not in numbers:
+        raise ValueError(f"record is {record!r}; choose one of {', '.join(map(str, numbers))}")
+    return states.isel(time=np.flatnonzero(states["record"] == record))
+
+
+def _names(data: xr.Dataset, names: str | Sequence[str] | None) -> list[str]:
+    """Variables to draw, all of which exist."""
+    states, outputs = ([str(v) for v in data[d].to_numpy()] for d in ("state", "output"))
+    if names is None:
+        return [*states, *(o for o in outputs if _shown(data, o) not in states and o not in states)]
+    chosen = [names] if isinstance(names, str) else list(names)
+    known = list(dict.fromkeys([*states, *(f"dx.{s}" for s in states), *outputs]))
+    if not chosen or not set(chosen) <= set(known):
+        raise ValueError(f"var_names is {names!r}; choose from {', '.join(known)}")
+    return chosen
+
+
+def _shown(data: xr.Dataset, output: str) -> str:
+    """State or derivative that an output is; empty if it is neither."""
+    return str(data["shows"].sel(output=output).item())
+
+
+def _curves(data: xr.Dataset, name: str, truth: Mapping[Any, ArrayLike]) -> _Curves:
+    """Middle and limits of a variable, its measurements and true values."""
+    outputs = [str(o) for o in data["output"].to_numpy()]
+    if name in data["state"]:
+        group, place = "states", {"state": name}
+    elif name in outputs:
+        group, place = "outputs", {"output": name}
+    else:
+        group, place = "derivatives", {"state": name.removeprefix("dx.")}
+
+    def draws(variable: str) -> FloatArray:
+        chosen = data[variable].sel(place).transpose(..., "time")
+        return np.asarray(chosen, dtype=float).reshape(-1, data.sizes["time"])
+
+    x = draws(group)
+    fine = np.isfinite(x).all(axis=1)
+    if not fine.any():
+        raise ValueError(f"states has no draw of {name!r} that is finite")
+    if not fine.all():
+        warnings.warn(f"{(~fine).sum()} of {len(x)} draws of {name!r} are not finite and left out", stacklevel=3)
+    if f"{group}_std" in data:  # a mixture of normal distributions, by its first two moments
+        middle = x[fine].mean(axis=0)
+        half = _NORMAL * np.sqrt(x[fine].var(axis=0) + np.mean(draws(f"{group}_std")[fine] ** 2, axis=0))
+        low, high, centre = middle - half, middle + half, "mean"
+    else:
+        centre = "median"
+        low, middle, high = np.quantile(x[fine], _QUANTILES, axis=0)
+    shows = [o for o in outputs if (o == name and group == "outputs") or _shown(data, o) == name]
+    measured = np.asarray(data["measured"].sel(output=shows[0]), dtype=float) if shows and "measured" in data else None
+    label = f"d{name.removeprefix('dx.')}/dt" if group == "derivatives" else name
+    true = None
+    if name in truth:
+        true = np.asarray(truth[name], dtype=float)
+        if true.shape != middle.shape:
+            raise ValueError(f"truth[{name!r}] must have shape {middle.shape}, but has {true.shape}; give a value a sample")
+    return _Curves(label, centre, low, middle, high, measured, true)
+
+
+def _between(t: FloatArray, interval: Interval) -> slice:
+    """Select the samples within an interval of time."""
+    start, stop = np.searchsorted(t, interval[0], "left"), np.searchsorted(t, interval[1], "right")
+    if stop - start < 2:
+        raise ValueError(f"zoom must hold at least two samples of {t[0]:g} to {t[-1]:g} s, but is {interval}")
+    return slice(int(start), int(stop))
