@@ -27,26 +27,31 @@ def duffing_model():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_nuts_and_sequential_monte_carlo_agree():
+def test_nuts_ibis_and_tempering_agree():
+    """Means and standard deviations of all three, evidence of the two sequential ones."""
     model = duffing_model()
     with model:
         mode = sid.find_mode()
         nuts = pm.sample(
             1500, tune=300, chains=2, cores=2, random_seed=3, initvals=mode.initvals, step=mode.nuts(), progressbar=False
         )
-        smc = pm.sample_smc(1000, chains=4, cores=2, random_seed=3, progressbar=False)
+        tempered = pm.sample_smc(1000, chains=4, cores=2, random_seed=3, progressbar=False)
+        ibis = sid.sample_ibis(1000, chains=4, cores=2, random_seed=3, progressbar=False)
     assert int(nuts.sample_stats["diverging"].sum()) == 0
     summary = az.summary(nuts, round_to=10)
     assert float(summary["r_hat"].max()) < 1.01
-    chains = smc.posterior.to_dataset().mean("draw")
     draws = nuts.posterior.to_dataset()
-    for name in [*TRUTH, "noise"]:
-        error = float(chains[name].std(ddof=1)) / 2.0
-        z = (float(summary.loc[name, "mean"]) - float(chains[name].mean())) / np.hypot(
-            error, float(summary.loc[name, "mcse_mean"])
-        )
-        assert abs(z) < 5.0, (name, z)  # t-distributed with three degrees of freedom
-        ratio = float(smc.posterior[name].std()) / float(draws[name].std())
-        assert 0.85 < ratio < 1.15, (name, ratio)
-        if name in TRUTH:
-            assert abs(float(draws[name].mean()) - TRUTH[name]) < 4 * float(draws[name].std())
+    for sequential in (tempered, ibis):
+        chains = sequential.posterior.to_dataset().mean("draw")
+        for name in [*TRUTH, "noise"]:
+            error = float(chains[name].std(ddof=1)) / 2.0
+            difference = float(summary.loc[name, "mean"]) - float(chains[name].mean())
+            z = difference / np.hypot(error, float(summary.loc[name, "mcse_mean"]))
+            assert abs(z) < 5.0, (name, z)  # t-distributed with three degrees of freedom
+            ratio = float(sequential.posterior[name].std()) / float(draws[name].std())
+            assert 0.85 < ratio < 1.15, (name, ratio)
+    for name in TRUTH:
+        assert abs(float(draws[name].mean()) - TRUTH[name]) < 4 * float(draws[name].std())
+    a, b = sid.log_evidence(tempered), sid.log_evidence(ibis)
+    assert a.chains.size == b.chains.size == 4
+    assert abs(a.value - b.value) < 5 * np.hypot(a.error, b.error) and b.error < 0.3
