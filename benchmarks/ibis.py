@@ -3,7 +3,8 @@
 The Silverbox record, a Duffing oscillator with offset, EK1 of order 3 with two substeps a sample, six unknowns. Times are of a
 second run in the same process, after everything is compiled. Evaluations are likelihoods of the whole record (a likelihood of
 its first half counts one half). Run: ``uv run --extra benchmarks benchmarks/ibis.py``, with the record's folder in
-``PM_SYSID_DATA``; ``--quick`` leaves out PyMC's kernel.
+``PM_SYSID_DATA``; ``--quick`` leaves out PyMC's kernel. ``--settings`` compares settings of IBIS on a short simulated record:
+spread of evidence and posterior means over seeds, and evaluations.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ def waste_free(model: pm.Model, arrow: sid.TimeSeries) -> Any:
     from particles import distributions as dists
     from particles import smc_samplers as ssp
 
+    vars(np)["float"] = float  # what the package still calls it
     target = sid.Target(model)
 
     class Silverbox(ssp.StaticModel):  # type: ignore[misc]
@@ -138,11 +140,73 @@ def waste_free(model: pm.Model, arrow: sid.TimeSeries) -> Any:
     return row("particles, waste-free tempering (batched)", seconds, tempered.evaluations, algorithm.logLt, posterior, arrow)
 
 
+def short_model() -> pm.Model:
+    """Simulated Duffing oscillator, 400 samples, four unknowns."""
+    rng = np.random.default_rng(11)
+    t = np.arange(400) / 25.0
+    u = sum(np.sin(2 * np.pi * f * t + a) for f, a in zip(np.linspace(0.4, 4, 9), rng.uniform(0, 6.28, 9), strict=True))
+    record, truth = sid.TimeSeries(t, 3.0 * u, None), {"c": 1.0, "k": 120.0, "k3": 2000.0}
+    system = sid.models.duffing()
+    y = sid.simulate(system, record, {"m": 1.0, **truth}, x0=0.0)["y"].values
+    record = record.replace(y=y + 0.03 * y.std() * rng.standard_normal(t.size))
+    with pm.Model() as model:
+        params = {name: pm.LogNormal(name, np.log(value) + 0.2, 0.3) for name, value in truth.items()}
+        noise = pm.HalfNormal("noise", 0.02)
+        sid.ODEFilter("y", system, record, {"m": 1.0, **params}, noise=noise, solver=sid.EK1(order=3), substeps=2)
+    return model
+
+
+def settings_table(seeds: int = 20) -> None:
+    """Inefficiency: variance of the log evidence, and of posterior means in units of the posterior's, times evaluations."""
+    model, T = short_model(), 400
+    print(f"Duffing, T = {T}, {N} particles, {seeds} seeds")
+    print(f"{'settings':38s} stages  evaluations  log evidence    sd  reported  x evaluations  means x evaluations")
+    for options in (
+        {},
+        {"threshold": 0.5},
+        {"threshold": 0.7},
+        {"freedom": np.inf},
+        {"freedom": np.inf, "threshold": 0.5},
+        {"freedom": 5.0},
+        {"steps": 10},
+        {"steps": 50},
+        {"steps": 10, "threshold": 0.5},
+        {"moves": "plain", "steps": 1},
+        {"moves": "plain", "steps": 3},
+        {"moves": "plain", "steps": 3, "threshold": 0.5},
+    ):
+        kernel = sid.IBIS(N, model=model, random_seed=1, **options)  # type: ignore[arg-type]
+        rows = []
+        for seed in range(seeds):
+            kernel.initialize(None, np.random.default_rng(seed))
+            while kernel.beta < 1:
+                kernel.update_beta_and_weights()
+                kernel.step()
+            x = kernel.cloud.x
+            rows.append(
+                [kernel.log_marginal_likelihood, kernel.variance**0.5, kernel.evaluations / T, kernel.iteration, *x.mean(0)]
+            )
+        table = np.array(rows)
+        value, reported, evaluations, stages = table[:, :4].mean(0)
+        means = np.mean(table[:, 4:].var(0, ddof=1) / x.var(0))
+        name = ", ".join(f"{k}={v}" for k, v in options.items()) or "defaults"
+        spread = table[:, 0].std(ddof=1)
+        print(
+            f"{name:38s} {stages:6.0f} {evaluations:12,.0f} {value:13.2f} {spread:5.2f} {reported:9.2f}"
+            f" {spread**2 * evaluations:14,.0f} {means * evaluations:20,.0f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Print the table and save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--settings", action="store_true")
     options = parser.parse_args()
+    if options.settings:
+        settings_table()
+        return
     logging.getLogger("pymc").setLevel(logging.ERROR)
     try:
         train, arrow = (sid.datasets.silverbox(part) for part in ("train", "arrow"))
@@ -155,7 +219,7 @@ def main() -> None:
     print(f"{'':42s}" + "".join(f" {t:>{w}s}" for t, w in zip(titles, (8, 11, 13, 8, 8, 22), strict=True)))
     results = {
         "IBIS": ibis(model, arrow, len(train)),
-        "IBIS, threshold 0.3": ibis(model, arrow, len(train), threshold=0.3),
+        "IBIS, threshold 0.5": ibis(model, arrow, len(train), threshold=0.5),
         "IBIS, plain moves": ibis(model, arrow, len(train), moves="plain"),
         "particles": waste_free(model, arrow),
     }

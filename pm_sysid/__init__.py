@@ -8,12 +8,26 @@ from pm_sysid.backends import batch as _batch  # noqa: F401  (registers how batc
 from pm_sysid.backends import lazy as _lazy  # noqa: F401  (imports the JAX backend when it is asked for)
 from pm_sysid.backends import numba as _compiled  # noqa: F401  (registers how recurrences are compiled)
 from pm_sysid.batch import set_threads
+from pm_sysid.compare import compare_models
+from pm_sysid.criteria import dic, waic
 from pm_sysid.innovations import innovations
 from pm_sysid.likelihood import ODEFilter, set_data
 from pm_sysid.metrics import fit_percent, nmse, nrmse, rmse
 from pm_sysid.mode import find_mode
-from pm_sysid.plots import plot_fit, plot_ibis, plot_prior_posterior, plot_residuals, plot_states
+from pm_sysid.moments import correlation, covariance
+from pm_sysid.plots import (
+    plot_annealing,
+    plot_correlation,
+    plot_fit,
+    plot_ibis,
+    plot_prediction,
+    plot_prior_posterior,
+    plot_residuals,
+    plot_states,
+)
+from pm_sysid.prediction import predict
 from pm_sysid.residuals import residual_tests
+from pm_sysid.samplers.data_annealing import DataAnnealing
 from pm_sysid.samplers.ibis import IBIS
 from pm_sysid.samplers.runs import extend, load_checkpoint, sample_ibis
 from pm_sysid.simulation import simulate
@@ -36,12 +50,17 @@ __all__ = [
     "EK0",
     "EK1",
     "IBIS",
+    "DataAnnealing",
     "ODEFilter",
     "SubstepWarning",
     "System",
     "Target",
     "TimeSeries",
+    "compare_models",
+    "correlation",
+    "covariance",
     "datasets",
+    "dic",
     "extend",
     "find_mode",
     "fit_percent",
@@ -51,11 +70,15 @@ __all__ = [
     "models",
     "nmse",
     "nrmse",
+    "plot_annealing",
+    "plot_correlation",
     "plot_fit",
     "plot_ibis",
+    "plot_prediction",
     "plot_prior_posterior",
     "plot_residuals",
     "plot_states",
+    "predict",
     "residual_tests",
     "rmse",
     "sample_ibis",
@@ -65,4 +88,5 @@ __all__ = [
     "simulate",
     "smooth",
     "stages",
+    "waic",
 ]

@@ -43,15 +43,24 @@ def group(idata: xr.DataTree, name: str) -> xr.Dataset:
 
 def regular(columns: Mapping[str, Sequence[Any]], attrs: Mapping[Any, Any] | None = None) -> xr.Dataset:
     """Statistics with dims (chain, stage) from a series of stages for each chain, filled up with NaN."""
+    # A run that started again: its first attempt is no part of the result.
+    begin = [_begin(np.asarray(row, dtype=float)) for row in columns.get("time_index", [])]
     columns_of_stages: dict[str, np.ndarray] = {}
     for name, rows in columns.items():
         arrays = [np.asarray([np.asarray(entry, dtype=float) for entry in row]) for row in rows]
+        arrays = [a[b:] for a, b in zip(arrays, begin, strict=True)] if begin else arrays
         padded = np.full((len(arrays), max(map(len, arrays)), *arrays[0].shape[1:]), np.nan)
         for row, values in zip(padded, arrays, strict=True):
             row[: len(values)] = values
         columns_of_stages[name] = padded
     dims = {"ess_path": ["point"], "particles": ["draw", "coordinate"]}
     return dataset(columns_of_stages, ["chain", "stage"], dims, {}, attrs or {})
+
+
+def _begin(time_index: np.ndarray) -> int:
+    """First stage after the last fall of the number of samples taken in."""
+    falls = np.flatnonzero(np.diff(time_index) < 0)
+    return int(falls[-1]) + 1 if falls.size else 0
 
 
 class Evidence(NamedTuple):
@@ -112,6 +121,8 @@ def one_after_the_other(old: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
     """Stages of an earlier run, then of a later one; a chain's later stages follow its own last one."""
     both = xr.concat([old.drop_vars("stage", errors="ignore"), new.drop_vars("stage", errors="ignore")], "stage")
     counts = old["time_index"].notnull().sum("stage").values
+    # A run that started again from the first sample follows nothing.
+    counts = np.where(new["time_index"].isel(stage=0) < final(old)["time_index"], 0, counts)
     total = counts + new["time_index"].notnull().sum("stage").values
     parts = []
     for c, count in enumerate(counts):

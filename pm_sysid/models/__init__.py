@@ -1,5 +1,7 @@
 """Ready systems."""
 
+from pm_sysid.models.friction import friction_oscillator
 from pm_sysid.models.oscillators import bouc_wen, duffing
+from pm_sysid.models.positioning import emps
 
-__all__ = ["bouc_wen", "duffing"]
+__all__ = ["bouc_wen", "duffing", "emps", "friction_oscillator"]

@@ -13,8 +13,8 @@ from scipy.special import logsumexp
 from pm_sysid.samplers.bar import Beta, SequentialBar, beta
 from pm_sysid.samplers.checkpoint import Checkpoint, Saved
 from pm_sysid.samplers.cloud import Cloud
-from pm_sysid.samplers.particles import Normal, cluster_variance, effective_size, normalised, systematic
-from pm_sysid.samplers.sequential import PATH, Sequential
+from pm_sysid.samplers.particles import Proposal, cluster_variance, effective_size, normalised, systematic
+from pm_sysid.samplers.sequential import PATH, POOR_FIT, Sequential
 from pm_sysid.target import Target
 
 #: Statistics of a stage and their types.
@@ -24,6 +24,7 @@ STATISTICS = {
     "time_index": int,
     "ess": float,
     "accept_rate": float,
+    "proposal_ess": float,
     "evaluations": int,
     "log_evidence": float,
     "log_evidence_se": float,
@@ -41,6 +42,7 @@ NUMBERS = (
     "variance",
     "evaluations",
     "accept_rate",
+    "proposal_ess",
     "ess",
 )
 
@@ -57,15 +59,21 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
     ----------
     draws : int, default 1000
         Number of particles.
-    threshold : float, default 0.5
-        Fraction of ``draws`` to which the effective sample size may fall.
+    threshold : float, default 0.3
+        Fraction of ``draws`` to which the effective sample size may fall. Half as efficient at 0.5, by measurement
+        (``benchmarks/ibis.py --settings``).
     moves : {"waste-free", "plain"}
         ``"waste-free"`` (Dau and Chopin 2022): few particles are resampled, and every state of their Markov chains is
         kept. ``"plain"``: all are resampled, moved ``steps`` times, and the last states are kept.
     steps : int, optional
         Length of the chains. Default: 20 for waste-free moves, 3 for plain ones.
+    freedom : float, default 3
+        Degrees of freedom of the proposals, multivariate t distributions with the mean and covariance root of the particles;
+        ``inf`` for the Gaussian ones of the paper, which can collapse on narrow or curved posteriors without a sign of it
+        in the acceptance.
     min_acceptance : float, default 0.15
-        Below this acceptance of the independent proposals a stage continues with random-walk moves.
+        Below this acceptance of the independent proposals, or where they fit the posterior poorly (statistic
+        ``proposal_ess`` below 0.05), a stage continues with random-walk moves.
     threads : int, optional
         Threads for a batch of particles in each chain. Default: the environment's choice (see :func:`set_threads`); give 1
         where as many chains run at once as there are cores, as :func:`sample_ibis` does.
@@ -112,11 +120,12 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
         start: Any = None,
         model: pm.Model | None = None,
         random_seed: Any = None,
-        threshold: float = 0.5,
+        threshold: float = 0.3,
         compile_kwargs: dict[str, Any] | None = None,
         *,
         moves: Literal["waste-free", "plain"] = "waste-free",
         steps: int | None = None,
+        freedom: float = 3.0,
         min_acceptance: float = 0.15,
         threads: int | None = None,
         store_stages: bool = False,
@@ -128,6 +137,8 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
             raise ValueError(f"moves is {moves!r}; give 'waste-free' or 'plain'.")
         if steps is not None and (not isinstance(steps, int) or steps < 1):
             raise ValueError(f"steps is {steps!r}; give a positive number of Metropolis-Hastings steps.")
+        if not freedom > 0:
+            raise ValueError(f"freedom is {freedom!r}; give positive degrees of freedom, or inf for Gaussian proposals.")
         self.target = Target(pm.modelcontext(model), threads)
         if draws < 2 * (self.target.size + 1):
             raise ValueError(
@@ -135,6 +146,7 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
             )
         self.draws, self.start, self.threshold, self.moves = draws, start, threshold, moves
         self.steps = (20 if moves == "waste-free" else 3) if steps is None else steps
+        self.freedom = float(freedom)
         self.min_acceptance, self.store_stages, self.checkpoint = min_acceptance, store_stages, checkpoint
         if store_stages:
             self.stats_dtypes_shapes = {**self.stats_dtypes_shapes, "particles": (float, [draws, self.target.size])}
@@ -187,7 +199,7 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
             return
         self.iteration += 1
         self.log_weights = np.zeros(self.draws)
-        self.first, self.sizes = self.n, [np.array([float(self.draws)])]
+        self.sizes = [np.array([float(self.draws)])]
         if self.fraction:
             self._temper()
         while self.fraction == 0.0 and not self._complete and self._absorb():
@@ -208,11 +220,11 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
         """Resample and move."""
         if self.replay:
             return self.replay.pop(0)
-        proposal = Normal.fit(self.cloud.x, self.weights)
+        proposal = Proposal.fit(self.cloud.x, self.weights, self.freedom)
         chains = self.draws if self.moves == "plain" else -(-self.draws // self.steps)
         ancestors = systematic(self.weights, chains, self.rng)
         self._independent(proposal, ancestors)
-        if self.accept_rate < self.min_acceptance:
+        if self.accept_rate < self.min_acceptance or self.proposal_ess < POOR_FIT:
             self._random_walk(proposal, chains)
         self.tempered_posterior = self.cloud.x
         stats = self.sample_stats()
@@ -232,6 +244,7 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
             "time_index": self.n,
             "ess": self.ess,
             "accept_rate": self.accept_rate,
+            "proposal_ess": self.proposal_ess,
             "evaluations": self.evaluations,
             "log_evidence": self.log_marginal_likelihood,
             "log_evidence_se": float(np.sqrt(self.variance)),
@@ -245,6 +258,7 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
             "threshold": self.threshold,
             "moves": self.moves,
             "steps": self.steps,
+            "freedom": self.freedom,
             "sampler": "IBIS",
         }
 

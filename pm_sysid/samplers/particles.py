@@ -33,14 +33,20 @@ def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.
     return index
 
 
-class Normal(NamedTuple):
-    """Gaussian with a mean (d,) and the lower root of its covariance (d, d)."""
+class Proposal(NamedTuple):
+    """Multivariate t with a mean (d,), the lower root of its scale matrix (d, d) and degrees of freedom (inf: Gaussian).
+
+    A Gaussian fitted to the particles, as in the sequential paper, has a flaw that repeats itself: where it is narrower than
+    the posterior its chains stay inside it, the next fit is narrower still, and acceptance looks normal all the while. The
+    tails of a t distribution of the same covariance root reach out of it.
+    """
 
     mean: np.ndarray
     root: np.ndarray
+    freedom: float = np.inf
 
     @classmethod
-    def fit(cls, x: np.ndarray, weights: np.ndarray) -> Normal:
+    def fit(cls, x: np.ndarray, weights: np.ndarray, freedom: float = np.inf) -> Proposal:
         """Weighted mean and covariance of particles (N, d); Eq. 23."""
         mean = weights @ x
         centred = x - mean
@@ -48,17 +54,23 @@ class Normal(NamedTuple):
         scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
         correlation = covariance / scale / scale[:, None]
         # Few distinct particles, or two that are one: keep every direction open.
-        return cls(mean, scale[:, None] * cholesky(correlation + 1e-9 * np.eye(len(mean)), lower=True))
+        return cls(mean, scale[:, None] * cholesky(correlation + 1e-9 * np.eye(len(mean)), lower=True), freedom)
 
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Independent draws (count, d); Eq. 24."""
-        result: np.ndarray = self.mean + rng.standard_normal((count, len(self.mean))) @ self.root.T
+        z = rng.standard_normal((count, len(self.mean)))
+        if np.isfinite(self.freedom):
+            z /= np.sqrt(rng.chisquare(self.freedom, (count, 1)) / self.freedom)
+        result: np.ndarray = self.mean + z @ self.root.T
         return result
 
     def logpdf(self, x: np.ndarray) -> np.ndarray:
         """Log-density of particles (N, d), up to a constant."""
         z = (x - self.mean) @ solve_triangular(self.root, np.eye(len(self.mean)), lower=True).T
-        result: np.ndarray = -0.5 * np.sum(z**2, axis=1)
+        squares = np.sum(z**2, axis=1)
+        if not np.isfinite(self.freedom):
+            return -0.5 * squares
+        result: np.ndarray = -0.5 * (self.freedom + len(self.mean)) * np.log1p(squares / self.freedom)
         return result
 
 

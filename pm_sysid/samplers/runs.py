@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,12 @@ from pm_sysid.batch import default_threads
 from pm_sysid.coordinates import Coordinates
 from pm_sysid.samplers.checkpoint import read_chains
 from pm_sysid.samplers.ibis import IBIS, SEQUEL
+from pm_sysid.samplers.sequential import POOR_FIT
 from pm_sysid.stages import final, group, one_after_the_other, regular, stages
+
+_log = logging.getLogger("pm_sysid")
+#: Share of stages with poor proposals that is worth a word.
+MANY = 0.1
 
 
 def sample_ibis(
@@ -59,7 +65,8 @@ def sample_ibis(
     -------
     xarray.DataTree
         ``posterior``; ``sample_stats`` with dims (chain, stage), NaN after a chain's last stage: ``time_index`` (samples
-        taken in), ``ess`` (before resampling) and its path in the stage, ``accept_rate``, ``evaluations`` (sample
+        taken in), ``ess`` (before resampling) and its path in the stage, ``accept_rate``, ``proposal_ess`` (effective
+        fraction of the independent proposals: small where they do not fit the posterior), ``evaluations`` (sample
         likelihoods so far), ``log_evidence`` and ``log_evidence_se``, and PyMC's ``log_marginal_likelihood``; with
         ``store_stages=True`` also ``stages``: the posterior given the samples up to each stage's ``time_index``, dims
         (chain, stage, draw).
@@ -92,6 +99,12 @@ def sample_ibis(
         **settings,
     )
     statistics = stages(idata)
+    poor = float((statistics["proposal_ess"] < POOR_FIT).sum() / statistics["proposal_ess"].notnull().sum())
+    if poor > MANY:
+        _log.warning(
+            f"IBIS: the proposals fitted the posterior poorly in {100 * poor:.0f} % of the stages (proposal_ess). Compare the "
+            "chains' evidence; if they differ by more than their errors, take more particles, or other parameters."
+        )
     if "particles" in statistics:
         particles = Coordinates(model).dataset(statistics["particles"].values, ["chain", "stage", "draw"])
         idata["stages"] = xr.DataTree(particles.assign(time_index=statistics["time_index"]))

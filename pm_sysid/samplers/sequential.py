@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from pm_sysid.samplers.cloud import Cloud
-from pm_sysid.samplers.particles import Normal, bisect, effective_size, independent_chains
+from pm_sysid.samplers.particles import Proposal, bisect, effective_size, independent_chains
 from pm_sysid.target import Progress, Target
+
+_log = logging.getLogger("pm_sysid")
 
 #: Longest look ahead, in numbers of log-likelihood increments kept at a time.
 LOOK = 2**20
 #: Samples that a diffusion is calibrated by at the least.
 CALIBRATED = 256
+#: Fraction of the particles that must survive a new calibration.
+COLLAPSE = 0.02
+#: Effective fraction of the proposals, as weighted draws from the posterior, below which they do not fit it.
+POOR_FIT = 0.05
 #: Points at which the effective size of a stage is kept.
 PATH = 16
 
@@ -28,6 +36,8 @@ class Sequential:
     steps: int
     log_weights: np.ndarray
     family: np.ndarray
+    log_marginal_likelihood: float
+    variance: float
 
     def _begin(self) -> None:
         """Set all counts to those of no samples."""
@@ -36,7 +46,7 @@ class Sequential:
         # that early stages do not pay for the whole record.
         T = self.target.n_samples
         self.calibrated = T if not self.target.calibrated else -(-T // 2 ** max(0, int(np.log2(max(T, 1) / CALIBRATED))))
-        self.evaluations, self.accept_rate, self.look = 0, 1.0, 8
+        self.evaluations, self.accept_rate, self.proposal_ess, self.look = 0, 1.0, 1.0, 8
         self.sizes: list[np.ndarray] = []
 
     @property
@@ -52,6 +62,9 @@ class Sequential:
         until = min(2 * self.calibrated, self.target.n_samples)
         if self.n == until:
             self._recalibrate()
+            if effective_size(self.log_weights) < COLLAPSE * self.draws:
+                self._start_again()
+                return True
             return bool(effective_size(self.log_weights) >= enough)
         count = int(min(self.look, until - self.n, max(8, LOOK // self.draws)))
         edges = self.n + np.arange(count + 1)
@@ -85,6 +98,24 @@ class Sequential:
         with np.errstate(invalid="ignore"):
             change = self.cloud.likelihood - before
         self.log_weights = self.log_weights + np.where(np.isfinite(change), change, -np.inf)
+
+    def _start_again(self) -> None:
+        """Calibrate by the whole record from the first sample on.
+
+        What fits a part of the record, calibrated by that part, may be impossible for the whole (a coarse solver that
+        diverges later on): particles that went there cannot be weighted back.
+        """
+        _log.info(
+            f"IBIS: no particle that fits the first {self.n} samples survives a diffusion calibrated by them; starting "
+            "again with a diffusion calibrated by the whole record."
+        )
+        evaluations = self.evaluations
+        self._begin()
+        self.calibrated, self.evaluations = self.target.n_samples, evaluations
+        self.log_marginal_likelihood, self.variance = 0.0, 0.0
+        self.sizes = [np.array([float(self.draws)])]
+        self.log_weights, self.family = np.zeros(self.draws), np.arange(self.draws)
+        self.cloud = self._evaluate(self.target.draw_prior(self.draws, self.rng), 0, 0.0)
 
     def _path(self) -> np.ndarray:
         """Effective size at evenly spaced samples of the stage."""
@@ -133,7 +164,7 @@ class Sequential:
         result: np.ndarray = np.where(np.isnan(total), -np.inf, total)
         return result
 
-    def _independent(self, proposal: Normal, ancestors: np.ndarray) -> None:
+    def _independent(self, proposal: Proposal, ancestors: np.ndarray) -> None:
         """Independent Metropolis-Hastings chains; all proposals are evaluated in one batch."""
         M, plain = len(ancestors), self.moves == "plain"
         length = self.steps + 1 if plain else self.steps
@@ -142,11 +173,12 @@ class Sequential:
         ratio = self._log_target(everything) - proposal.logpdf(everything.x)
         chains = independent_chains(ancestors, ratio, self.draws, self.rng)
         self.accept_rate = chains.acceptance
+        self.proposal_ess = float(effective_size(np.nan_to_num(ratio[self.draws :], nan=-np.inf))) / max(len(drawn.x), 1)
         rows = chains.source[-M:] if plain else chains.source
         self.cloud = everything.take(rows[: self.draws])
         self.family = np.tile(ancestors, len(rows) // M)[: self.draws]
 
-    def _random_walk(self, proposal: Normal, chains: int) -> None:
+    def _random_walk(self, proposal: Proposal, chains: int) -> None:
         """Random-walk chains from particles of the stage, with the step that is best for a Gaussian (2.38 / sqrt(d))."""
         plain = self.moves == "plain"
         length = 10 if plain else self.steps

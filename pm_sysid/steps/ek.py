@@ -210,7 +210,7 @@ class FilterSteps(Carry):
             state, outputs = self._measure(state, y, output)
         if output == "states":
             outputs = [*extra, *self.pack(state), *jump, *outputs]
-        return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(state), *extra, *outputs])
+        return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(self.settled(state)), *extra, *outputs])
 
     def _jump(self, state: State) -> tuple[State, list[Variable], list[Scalar]]:
         """Shift the derivatives by what the jump of the input does to them.

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import pytensor.scalar.basic as psb
 from pytensor.graph.basic import Variable
 
-from pm_sysid.scalars import Scalar, add, mul, symbols
+from pm_sysid.scalars import Scalar, add, constant, mul, switch, symbols
 from pm_sysid.steps.gaussian import Matrix, Vector
 from pm_sysid.system import System
+
+#: Derivatives by the initial state (in scaled components) below this have no effect on anything.
+FORGOTTEN = 1e-75
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,19 @@ class Carry:
             rows = [[[mul(x, a) for x in row] for row, a in zip(m, f, strict=True)] for m in (block.root, block.spread)]
             result.append(Block([mul(m, a) for m, a in zip(block.mean, f, strict=True)], *rows))
         return result
+
+    @staticmethod
+    def settled(state: State) -> State:
+        """Set to zero what has decayed of the derivatives by the initial state.
+
+        They fall without end; numbers below the normal range of doubles would make every operation on them slow.
+        """
+
+        def kept(x: Scalar) -> Scalar:
+            # What is not a number stays: it says that the step failed.
+            return switch(psb.lt(psb.abs(x), constant(FORGOTTEN)), 0.0, x) if isinstance(x, Variable) else x
+
+        return [b._replace(spread=[[kept(x) for x in row] for row in b.spread]) for b in state]
 
     def along(self, row: dict[tuple[int, int], Scalar], state: State) -> Vector:
         """Return what each direction of the spread does to a measurement with the given row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,3 +149,27 @@ def test_independent_chains_leave_a_discrete_target_unchanged() -> None:
     expected = np.arange(1, 11) / 55
     np.testing.assert_allclose(np.bincount(late, minlength=10) / late.size, expected, atol=0.01)
     assert 0.5 < chains.acceptance < 0.9
+
+
+@pytest.mark.slow
+def test_a_record_that_starts_at_rest_does_not_collapse_the_particles() -> None:
+    """Gaussian proposals end thousands below the evidence here, with a normal acceptance; chains then disagree."""
+    try:
+        record = sid.datasets.emps("train")[:4000]
+    except FileNotFoundError as error:
+        pytest.skip(f"the EMPS record is not here: {error}")
+    with pm.Model() as model:
+        names = {"M": 50.0, "Fv": 100.0, "Fc": 10.0}
+        params: dict[str, Any] = {k: pm.LogNormal(k, np.log(v), 1.0) for k, v in names.items()}
+        params["offset"] = pm.Normal("offset", 0.0, 10.0)
+        noise = pm.LogNormal("noise", np.log(1e-6), 2.0)
+        disturbance = pm.LogNormal("disturbance", np.log(1.0), 2.0)
+        solver = sid.EK1(order=2, diffusion=disturbance / params["M"] * np.sqrt(12 * record.fs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sid.SubstepWarning)
+            sid.ODEFilter("y", sid.models.emps(), record, params, noise=noise, solver=solver, substeps=1)
+    idata = sid.sample_ibis(500, model=model, chains=2, cores=2, random_seed=1, progressbar=False)
+    evidence = sid.log_evidence(idata)
+    assert np.ptp(evidence.chains) < 30, evidence
+    mean, sd = (getattr(idata.posterior["M"], f)("draw").values for f in ("mean", "std"))
+    assert abs(mean[0] - mean[1]) < 3 * sd.mean()

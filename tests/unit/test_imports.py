@@ -37,6 +37,11 @@ LAYERS = [
     ("substeps", "likelihood"),
     ("likelihood", "innovations"),
     ("likelihood", "states"),
+    ("target", "samplers"),
+    ("stages", "samplers"),
+    ("stages", "compare"),
+    ("criteria", "compare"),
+    ("report", "compare"),
     ("system", "models"),
     ("timeseries", "datasets"),
 ]

@@ -1,0 +1,224 @@
+"""Predictions of a record by free runs of posterior draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from pytensor.graph.traversal import ancestors
+
+from pm_sysid.batch import BatchRecurrence
+from pm_sysid.initial import initial_state
+from pm_sysid.likelihood import ODEFilterRV, filter_variable
+from pm_sysid.moments import posterior_of
+from pm_sysid.simulation import simulate
+from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
+from pm_sysid.timeseries import TimeSeries
+
+
+def predict(
+    idata: Any,
+    data: TimeSeries,
+    *,
+    model: pm.Model | None = None,
+    name: str | None = None,
+    draws: int = 50,
+    every_step: bool = False,
+    x0: Any = None,
+    substeps: int | Literal["auto"] = "auto",
+    random_seed: Any = None,
+) -> xr.Dataset:
+    """Free runs of a model's system on the input of a record, with parameters from the posterior.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws, with dims ``chain`` and ``draw``.
+    data : TimeSeries
+        Times and inputs, those of the fit or new ones; ``y`` is used only to infer an initial state that is not given.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    name : str, optional
+        Name of the :class:`ODEFilter`, whose system runs; needed if the model has several.
+    draws : int, default 50
+        Number of runs (at most as many as there are draws, unless ``every_step``).
+    every_step : bool, default False
+        False: each run has the parameters of one draw, evenly spaced among all; the runs are what the posterior says about
+        the output, without measurement noise (Eqs. 27 and 28). True: every sampling interval has the parameters of a new
+        draw, picked at random; see Notes.
+    x0, substeps
+        Initial state and Runge-Kutta steps of a sampling interval, as for :func:`simulate`.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of the draws that are picked when ``every_step``.
+
+    Returns
+    -------
+    xarray.Dataset
+        Outputs and states with dims (draw, time), as :func:`simulate` returns them.
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter or no posterior, if draws are missing, or the record does not fit the system.
+
+    Notes
+    -----
+    A new draw at every step answers another question: what if the parameters themselves were white noise, with the
+    posterior as their distribution? It is not a posterior predictive, in which they are unknown but constant: what is
+    unknown about a parameter then averages out over a run instead of lasting, the bands are too narrow, and ever narrower
+    for a shorter sampling interval. Where the two ways give the same bands, the posterior is narrow.
+    Source: Green (2015), Section 4.2, the second way after Worden and Hensman (2012).
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> record = sid.TimeSeries(np.linspace(0.0, 2.0, 21), None, np.exp(-np.linspace(0.0, 2.0, 21)))
+    >>> with pm.Model() as model:
+    ...     speed = pm.Normal("speed")
+    ...     _ = sid.ODEFilter("y", decay, record, dict(rate=pm.math.exp(speed)), noise=0.1, x0=1.0, substeps=2)
+    >>> idata = xr.Dataset({"speed": (("chain", "draw"), [[-0.1, 0.0, 0.1]])})
+    >>> runs = sid.predict(idata, record, model=model, draws=3, x0=1.0)
+    >>> runs["y"].dims, bool(np.isclose(runs["y"][1, -1], np.exp(-2.0), rtol=1e-4))
+    (('draw', 'time'), True)
+    """
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+        raise ValueError(f"draws is {draws!r}; give a positive integer.")
+    if every_step and isinstance(x0, Mapping) and any(np.ndim(v) for v in x0.values()):
+        raise ValueError("x0 holds arrays; with every_step a run belongs to no draw, so give a number for each state.")
+    source = _Source(idata, pm.modelcontext(model), name)
+    system, total = source.system, source.total
+    places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
+    (fixed,) = source.values([source.params], places)
+
+    def run(theta: np.ndarray) -> xr.Dataset:
+        sets = {p: theta[:, i] for i, p in enumerate(system.params)}
+        result: xr.Dataset = simulate(system, data, sets, x0=x0, substeps=substeps)
+        if "draw" not in result.dims:  # a system without parameters
+            result = result.expand_dims(draw=len(theta))
+        return result
+
+    if not every_step:
+        return run(fixed).assign_coords(draw=places)
+    few = run(fixed[sorted({0, len(fixed) // 2, len(fixed) - 1})])
+    rng = np.random.default_rng(random_seed)
+    (table,) = source.values([source.params], np.arange(total))
+    picks = rng.integers(total, size=(max(len(data) - 1, 1), int(draws)))
+    given = x0 if x0 is not None or (data.y is not None and data.output_matrix.shape[1] == len(system.outputs)) else 0.0
+    start = np.array(initial_state(system, data, given, 0.0, hidden="zero")[0], dtype=float)
+    names = [*system.outputs, *system.states]
+    values = _new_draw_every_step(system, data, table, picks, start, int(few.attrs["substeps"]))
+    variables = {n: (("draw", "time"), values[..., i]) for i, n in enumerate(names) if names.index(n) == i}
+    return xr.Dataset(variables, {"time": data.t}, {**few.attrs, "every_step": 1})
+
+
+def _new_draw_every_step(
+    system: Any, record: TimeSeries, table: np.ndarray, picks: np.ndarray, start: np.ndarray, substeps: int
+) -> np.ndarray:
+    """Outputs and states (N, T, n) of runs whose parameters change after each sample: every interval is a record of two."""
+    inputs, step = rk4_inputs(record, substeps), _compiled(system)
+    first = np.concatenate([[0], np.cumsum(inputs.counts[1:])])
+    state, edges = np.tile(start, (picks.shape[1], 1)), np.arange(3)
+    runs = np.empty((picks.shape[1], len(record), len(system.outputs) + len(system.states)))
+    if len(record) == 1:
+        return step(table[picks[0]], state[:, None], edges[:2], inputs.counts, inputs.substeps, inputs.samples)
+    for k in range(len(record) - 1):
+        rows = inputs.substeps[first[k] : first[k + 1]]
+        counts = np.array([0, len(rows)], dtype=np.int64)
+        both = step(table[picks[k]], state[:, None], edges, counts, rows, inputs.samples[k : k + 2])
+        runs[:, k + 1] = both[:, 1]
+        if k == 0:
+            runs[:, 0] = both[:, 0]
+        state = np.ascontiguousarray(both[:, 1, len(system.outputs) :])
+    return runs
+
+
+@lru_cache(maxsize=32)
+def _compiled(system: Any) -> Callable[..., np.ndarray]:
+    """Compile a run on one thread: it is short."""
+    args = [pt.dmatrix(), pt.dtensor3(), pt.lvector(), pt.lvector(), pt.dmatrix(), pt.dmatrix()]
+    params, starts, edges, *arrays = args
+    one = pt.constant(np.asarray(1, dtype=np.int64))
+    sums = BatchRecurrence(rk4_recurrence(system))(params, starts, np.empty((0, 0, 0)), edges, *arrays, one)[0]  # type: ignore[misc]
+    function: Callable[..., np.ndarray] = pytensor.function(args, sums, trust_input=True)
+    return function
+
+
+def predict_fitted(
+    idata: Any, *, model: pm.Model | None = None, name: str | None = None, draws: int = 50
+) -> list[tuple[TimeSeries, xr.Dataset]]:
+    """Records of a model's filter, and free runs on them from the initial states that the model says.
+
+    Arguments as for :func:`predict`. Where the model leaves the initial state uncertain, runs start from its prior mean.
+    """
+    source = _Source(idata, pm.modelcontext(model), name)
+    places = np.linspace(0, source.total - 1, min(int(draws), source.total)).round().astype(int)
+    theta, starts = source.values([source.params, source.x0], places)
+    sets = {p: theta[:, i] for i, p in enumerate(source.system.params)}
+    pairs = []
+    for r, record in enumerate(source.records()):
+        x0 = {s: starts[:, r, i] for i, s in enumerate(source.system.states)}
+        pairs.append((record, simulate(source.system, record, sets, x0=x0)))
+    return pairs
+
+
+class _Source:
+    """A filter of a model, and the posterior draws of what it depends on."""
+
+    def __init__(self, idata: Any, model: pm.Model, name: str | None) -> None:
+        self.model, self.posterior = model, posterior_of(idata)
+        op, self.rv, _ = filter_variable(only_filter(model) if name is None else name, model)
+        self.form, self.system = op.problem.form, op.problem.system
+        self.params, self.x0 = self.rv.owner.inputs[1:3]
+        self.total = self.posterior.sizes["chain"] * self.posterior.sizes["draw"]
+
+    def values(self, variables: list[Any], places: np.ndarray) -> list[np.ndarray]:
+        """Values (N, ...) of variables of the model at draws counted through the chains."""
+        known = set(ancestors(variables))
+        needed = [v for v in self.model.free_RVs if v in known]
+        if missing := [v.name for v in needed if v.name not in self.posterior]:
+            have = sorted(map(str, self.posterior))
+            raise ValueError(f"idata has no values of {missing}, which the system depends on; it has {have}.")
+        function = pytensor.function(needed, variables, on_unused_input="ignore")
+        columns = []
+        for v in needed:
+            draws = self.posterior[v.name].transpose("chain", "draw", ...).to_numpy().astype(v.dtype)
+            columns.append(draws.reshape(-1, *draws.shape[2:]))
+        rows = [function(*(c[i] for c in columns)) for i in places]
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+
+    def records(self) -> list[TimeSeries]:
+        """The records the filter holds now."""
+        counts, samples, y = (array(v) for v in (*self.rv.owner.inputs[7::3], self.model.rvs_to_values[self.rv]))
+        held: dict[int | None, Any] = {0: "zoh", 1: "foh"}
+        n_u = len(self.system.inputs)
+        options: dict[str, Any] = {"inputs": self.system.inputs or None, "outputs": self.system.outputs}
+        options["intersample"] = held.get(self.form.smoothness, "bl")
+        records = []
+        for start, stop in pairwise([0, *np.flatnonzero(counts < 0), len(counts)]):
+            rows = samples[start:stop]
+            records.append(TimeSeries(rows[:, 0], rows[:, 1 : 1 + n_u] if n_u else None, y[start:stop], **options))
+        return records
+
+
+def array(variable: Any) -> np.ndarray:
+    """Value of a shared variable or constant."""
+    return np.asarray(variable.get_value() if hasattr(variable, "get_value") else variable.eval())
+
+
+def only_filter(model: pm.Model) -> str:
+    """Name of the only :class:`ODEFilter` of a model."""
+    names = [str(v.name) for v in model.observed_RVs if v.owner is not None and isinstance(v.owner.op, ODEFilterRV)]
+    if len(names) != 1:
+        remedy = f"choose one of {names} by name=..." if names else "give a model with one"
+        raise ValueError(f"name is None, which needs a model with one ODEFilter, but this one has {len(names)}; {remedy}.")
+    return names[0]

@@ -1,0 +1,145 @@
+"""A comparison of models as one HTML page that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+
+from pm_sysid.innovations import innovations
+from pm_sysid.likelihood import filter_variable
+from pm_sysid.moments import posterior_of
+from pm_sysid.prediction import predict_fitted
+from pm_sysid.timeseries import TimeSeries
+
+#: What each criterion means, and when it is not to be trusted.
+MEANINGS = {
+    "DIC": "Deviance at the posterior mean plus twice the effective number of parameters p; lower is better. Not to be "
+    "trusted when the posterior has several modes or is bent, so that its mean is no typical point, or when p is negative or "
+    "far above the number of unknowns.",
+    "WAIC": "Estimate, on the same scale, of how well a new sample would be predicted, averaged over the posterior; lower is "
+    "better. Not to be trusted when the log-likelihood of single samples varies much (by more than 0.4) over the posterior.",
+    "LOO": "The same quantity by leaving out each sample in turn, by importance sampling; lower is better. Not to be trusted "
+    "where Pareto k is above its threshold; and in a record the samples around the one left out give it away, so that "
+    "leave-future-out (az.lfo_cv) or the evidence asks the harder question.",
+    "difference": "Difference of LOO from the best model, with the standard error of the difference, which treats samples as "
+    "independent; a difference of less than a few standard errors, or below 8, says little.",
+    "log evidence": "Log probability of the whole record under the model, averaged over the prior: the sum of the log "
+    "densities of each sample given those before it; higher is better. Not to be trusted when the priors were chosen "
+    "carelessly (it falls with the width of a prior that the data do not need), or when its error is as large as the "
+    "differences.",
+    "stacking weight": "Weights of a mixture of the models that predicts best by LOO; no probabilities, and as "
+    "little to be trusted as LOO.",
+    "evidence weight": "Probability of each model if all were equally probable before; assumes that one of them is true.",
+    "RMSE, MSE, fit": "Error of the median of free runs with posterior draws on a record that was not used for the fit; fit is "
+    "100 (1 - RMSE / standard deviation) percent. Not to be trusted beyond the excitation of that record, or if it served to "
+    "choose the model.",
+}
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72em; margin: 2em auto; padding: 0 1em; }
+h1, h2, h3 { font-weight: 600; line-height: 1.2; } h2 { margin-top: 2em; border-bottom: 1px solid #ccc; }
+table { border-collapse: collapse; font-size: 0.9em; } td, th { padding: 0.3em 0.8em; text-align: right; }
+thead th { border-bottom: 1px solid #888; } tbody th { text-align: left; } .scroll { overflow-x: auto; }
+figure { display: inline-block; margin: 0.5em 1em 1em 0; vertical-align: top; } img { max-width: 100%; }
+figcaption { font-size: 0.85em; color: #555; } .warning { color: #a33; } dt { font-weight: 600; }
+"""
+
+
+class Case(NamedTuple):
+    """A model, its posterior, its filter if it has one, and its predictions (draws, T, n_y) of the validation records."""
+
+    model: pm.Model
+    idata: Any
+    filter: str | None
+    predictions: list[np.ndarray]
+
+
+def page(table: str, notes: Mapping[str, Sequence[str]], cases: Mapping[str, Case], validation: Sequence[TimeSeries]) -> str:
+    """HTML of the whole report."""
+    parts = ["<h1>Comparison of models</h1>", f'<div class="scroll">{table}</div>', notes_html(notes)]
+    parts.append("<h2>What the columns mean</h2><dl>")
+    parts += [f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in MEANINGS.items()]
+    parts.append("</dl>")
+    if validation:
+        parts.append("<h2>Validation</h2>")
+        parts += [_figure(caption, draw) for caption, draw in _validation(cases, validation)]
+    for name, case in cases.items():
+        parts.append(f"<h2>{escape(name)}</h2>")
+        parts += [_figure(caption, draw) for caption, draw in _figures(case)]
+    head = f'<meta charset="utf-8"><title>Comparison of models</title><style>{_STYLE}</style>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+def notes_html(notes: Mapping[str, Sequence[str]]) -> str:
+    """Warnings of each model as a list."""
+    items = [f"<li><b>{escape(k)}</b>: {escape(n)}</li>" for k, some in notes.items() for n in some]
+    return f'<ul class="warning">{"".join(items)}</ul>' if items else ""
+
+
+type _Drawing = tuple[str, Callable[[], Any]]
+
+
+def _validation(cases: Mapping[str, Case], validation: Sequence[TimeSeries]) -> Iterator[_Drawing]:
+    from pm_sysid import plot_prediction  # figures stand above all else; this is the page they go into
+
+    for r, record in enumerate(validation):
+        sets = {name: case.predictions[r] for name, case in cases.items() if case.predictions}
+        for output in record.outputs if sets else ():
+            which = f" of record {r + 1}" if len(validation) > 1 else ""
+            caption = f"Free runs of posterior draws and measured {output}{which}"
+            yield caption, partial(plot_prediction, record, sets, output=output)
+
+
+def _figures(case: Case) -> Iterator[_Drawing]:
+    from pm_sysid import plot_correlation, plot_fit, plot_prior_posterior, plot_residuals
+
+    names = [v.name for v in case.model.free_RVs]
+    if case.filter is not None:
+        fitted = predict_fitted(case.idata, model=case.model, name=case.filter, draws=20)
+        for r, (record, runs) in enumerate(fitted):
+            which = f" {r + 1}" if len(fitted) > 1 else ""
+            for output in record.outputs:
+                caption = f"Fit: free runs of 20 posterior draws on the identification record{which}, {output}"
+                yield caption, partial(plot_fit, record, runs, output=output)
+        found = innovations(case.idata, case.filter, model=case.model)["standardised"].to_numpy()
+        u = [record.input_matrix[:, 0] for record, _ in fitted if record.inputs]
+        options: dict[str, Any] = {"u": np.concatenate(u) if u else None, "lags": min(50, len(found) // 4)}
+        options["fs"] = fitted[0][0].fs or 1.0
+        for i, output in enumerate(filter_variable(case.filter, case.model)[0].problem.system.outputs):
+            e = found[:, i]
+            if np.isfinite(e).sum() > 20:
+                caption = f"Residuals: standardised innovations of {output} at the posterior mean"
+                yield caption, partial(plot_residuals, e, **options)
+    yield "Posterior and, if it was sampled, prior", partial(plot_prior_posterior, case.idata, var_names=names)
+    yield "Posterior correlation", partial(plot_correlation, posterior_of(case.idata), var_names=names)
+
+
+def _figure(caption: str, draw: Callable[[], Any]) -> str:
+    """Draw a figure and embed it as PNG; one that cannot be drawn leaves its reason."""
+    from matplotlib import pyplot
+
+    open_before = set(pyplot.get_fignums())
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            axes = draw()
+            figure = np.asarray(axes, dtype=object).ravel()[0].figure
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="png", dpi=110)
+    except ValueError as error:
+        return f'<p class="warning">{escape(caption)}: {escape(str(error))}</p>'
+    finally:
+        for number in set(pyplot.get_fignums()) - open_before:
+            pyplot.close(number)
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    said = "".join(f'<br><span class="warning">{escape(str(w.message))}</span>' for w in caught)
+    image = f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+    return f"<figure>{image}<figcaption>{escape(caption)}{said}</figcaption></figure>"
