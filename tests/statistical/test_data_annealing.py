@@ -1,0 +1,115 @@
+"""Data Annealing against exact posteriors, against NUTS, and where a plain Metropolis chain is trapped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+
+import pm_sysid as sid
+
+SEEDS = 20
+
+
+def chain(step: Any, start: dict[str, Any], tune: int, draws: int, seed: int) -> tuple[dict[str, np.ndarray], int]:
+    """Kept draws by name, and samples evaluated in all: a chain as PyMC runs it."""
+    point, points, evaluations = {k: np.asarray(v, dtype=float) for k, v in start.items()}, [], 0
+    step.setup_chain(np.random.default_rng(seed), tune, draws)
+    for i in range(tune + draws):
+        if i == tune:
+            step.stop_tuning()
+        point, [row] = step.step(point)
+        evaluations += row["evaluations"]
+        if i >= tune:
+            points.append(point)
+    return {k: np.array([p[k] for p in points]) for k in start}, evaluations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [dict(), dict(schedule="adaptive", adapt_widths=True)])
+def test_conjugate_regression(options: dict[str, Any]) -> None:
+    """Means and covariances over seeds; a schedule or an adaptation that went on after tuning would show."""
+    rng = np.random.default_rng(3)
+    T, sigma = 60, 0.7
+    X = np.column_stack([np.ones(T), rng.normal(size=(T, 2)) @ [[1.0, 0.6], [0.0, 0.8]]])
+    y = X @ [1.0, -2.0, 0.5] + sigma * rng.normal(size=T)
+    m0, s0 = np.array([0.5, 0.0, 1.0]), np.array([1.0, 2.0, 0.5])
+    covariance = np.linalg.inv(np.diag(s0**-2) + X.T @ X / sigma**2)
+    mean = covariance @ (m0 / s0**2 + X.T @ y / sigma**2)
+    with pm.Model():
+        beta = pm.Normal("beta", m0, s0)
+        pm.Normal("y", (X * beta).sum(axis=1), sigma, observed=y)
+        step = sid.DataAnnealing(**{"widths": 0.06, **options})
+    means, covariances = [], []
+    for seed in range(SEEDS):
+        draws, _ = chain(step, {"beta": np.zeros(3)}, 1500, 10_000, seed)
+        means.append(draws["beta"].mean(axis=0))
+        covariances.append(np.cov(draws["beta"].T))
+
+    def z(values: Any, truth: Any) -> np.ndarray:
+        values = np.asarray(values)
+        return np.abs(values.mean(axis=0) - truth) / (values.std(axis=0, ddof=1) / np.sqrt(SEEDS))
+
+    upper = np.triu_indices(3)
+    found = z([c[upper] for c in covariances], covariance[upper])
+    print("z of means", z(means, mean), "of covariances", found)
+    assert np.all(z(means, mean) < 4.0) and np.all(found < 4.0)
+    # The test has power: a wrong temperature of ten per cent would be seen.
+    spread = np.std([c[upper] for c in covariances], axis=0, ddof=1) / np.sqrt(SEEDS)
+    assert np.all(0.1 * np.diag(covariance) > 4.0 * spread[[0, 3, 5]] * 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_posterior_of_nuts() -> None:
+    """An ODE filter with a calibrated diffusion: means and standard deviations within the Monte Carlo error."""
+    rng = np.random.default_rng(11)
+    t = np.arange(120) / 25.0
+    u = sum(np.sin(2 * np.pi * f * t + a) for f, a in zip(np.linspace(0.4, 4, 9), rng.uniform(0, 6.28, 9), strict=True))
+    system, truth = sid.models.duffing(), {"c": 1.0, "k": 120.0, "k3": 2000.0}
+    record = sid.TimeSeries(t, 3.0 * u, None)
+    y = sid.simulate(system, record, {"m": 1.0, **truth}, x0=0.0)["y"].values
+    record = record.replace(y=y + 0.05 * y.std() * rng.standard_normal(t.size))
+    with pm.Model():
+        params = {name: pm.LogNormal(name, np.log(value) + 0.2, 0.3) for name, value in truth.items()}
+        noise = pm.LogNormal("noise", np.log(0.05 * y.std()), 1.0)
+        solver = sid.EK1(order=3)
+        sid.ODEFilter("y", system, record, {"m": 1.0, **params}, noise=noise, x0=0.0, solver=solver, substeps=2)
+        quiet: dict[str, Any] = dict(random_seed=3, progressbar=False, chains=2, cores=2)
+        nuts = pm.sample(1500, tune=500, nuts_sampler="pymc", **quiet)
+        step = sid.DataAnnealing(adapt_widths=True)
+        annealed = pm.sample(40_000, tune=3000, step=step, **quiet)
+    assert np.all(annealed.sample_stats["n_data"] == 120)
+    a, b = az.summary(nuts, round_to=10), az.summary(annealed, round_to=10)
+    print(a[["mean", "sd"]], b[["mean", "sd", "ess_bulk", "r_hat"]])
+    for name in [*truth, "noise"]:
+        assert float(b.loc[name, "r_hat"]) < 1.02
+        error = np.hypot(float(a.loc[name, "mcse_mean"]), float(b.loc[name, "mcse_mean"]))
+        assert abs(float(a.loc[name, "mean"]) - float(b.loc[name, "mean"])) < 4 * error, name
+        error = np.hypot(float(a.loc[name, "mcse_sd"]), float(b.loc[name, "mcse_sd"]))
+        assert abs(float(a.loc[name, "sd"]) - float(b.loc[name, "sd"])) < 4 * error, name
+
+
+@pytest.mark.slow
+def test_annealing_clears_traps() -> None:
+    """The frequency of a long sinusoid: the likelihood of the whole record has a local maximum every 0.15 rad/s."""
+    T, truth = 300, 4.0
+    t = np.linspace(0.0, 40.0, T)
+    y = np.sin(truth * t) + 0.3 * np.random.default_rng(0).normal(size=T)
+    counts, cost = {}, {}
+    schedules: dict[str, Any] = dict(linear="linear", geometric="geometric", adaptive="adaptive", plain=lambda fraction: T)
+    for name, schedule in schedules.items():
+        with pm.Model():
+            w = pm.LogNormal("w", np.log(3.0), 0.7)
+            pm.Normal("y", pm.math.sin(w * t), 0.3, observed=y)
+            step = sid.DataAnnealing(widths=0.005, n_start=5, schedule=schedule)
+        runs = [chain(step, {"w_log__": np.log(2.5)}, 1500, 100, seed) for seed in range(SEEDS)]
+        counts[name] = sum(abs(float(np.exp(draws["w_log__"][-1])) - truth) < 0.05 for draws, _ in runs)
+        cost[name] = sum(evaluations for _, evaluations in runs) / (SEEDS * 1600 * T)
+    print(f"found the frequency, of {SEEDS} chains: {counts}; cost against a plain chain: {cost}")
+    assert counts["plain"] <= 10
+    assert min(counts["linear"], counts["geometric"], counts["adaptive"]) >= 17
+    assert cost["geometric"] < 0.45 and cost["linear"] < 0.65
