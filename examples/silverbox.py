@@ -123,7 +123,7 @@ def triple(values):
 
 def agreement(nuts, smc):
     """Posterior means and standard deviations of two samplers, and their difference in Monte Carlo errors."""
-    a, b = az.summary(nuts, round_to=10), az.summary(smc, var_names=list(nuts.posterior.data_vars), round_to=10)
+    a, b = az.summary(nuts, round_to=20), az.summary(smc, var_names=list(nuts.posterior.data_vars), round_to=20)
     chains = smc.posterior.to_dataset()[list(a.index)].mean("draw")
     # Draws of one sequential run depend on each other: the error is that of its chains' means.
     spread = chains.std("chain", ddof=1) / np.sqrt(chains.sizes["chain"])
