@@ -6,7 +6,7 @@
 # posterior is run freely on samples 1000 to 40,000, whose amplitude grows beyond anything in the training data (the
 # "arrow head"). The paper's particles reach 1.057 / 1.825 / 2.952 mV (minimum, mean, maximum).
 #
-# Data: `PM_SYSID_DATA` or `--data`. Runs in about eight minutes: `uv run examples/silverbox.py`; `--short` leaves out
+# Data: `PM_SYSID_DATA` or `--data`. Runs in about ten minutes: `uv run examples/silverbox.py`; `--short` leaves out
 # NUTS, the comparison of structures and half of the table of choices.
 
 # %%
