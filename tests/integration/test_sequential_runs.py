@@ -92,6 +92,25 @@ def test_chains_with_different_numbers_of_stages_are_filled_up() -> None:
     assert found.attrs["threshold"] == 0.3
 
 
+def test_what_came_before_a_new_start_is_no_part_of_the_result() -> None:
+    import xarray as xr
+
+    again = np.empty(2, dtype=object)
+    again[:] = [[5.0, 9.0, 2.0, 7.0, 10.0], [4.0, 10.0]]
+    evidence = np.empty(2, dtype=object)
+    evidence[:] = [[-1.0, -2.0, -3.0, -4.0, -5.0], [-6.0, -7.0]]
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset({"x": (("chain", "draw"), np.zeros((2, 3)))}),
+            "sample_stats": xr.Dataset({"time_index": ("chain", again), "log_evidence": ("chain", evidence)}),
+        }
+    )
+    found = sid.stages(tree)
+    np.testing.assert_array_equal(found["time_index"], [[2, 7, 10], [4, 10, np.nan]])
+    np.testing.assert_array_equal(found["log_evidence"], [[-3, -4, -5], [-6, -7, np.nan]])
+    np.testing.assert_array_equal(sid.log_evidence(tree).chains, [-5, -7])
+
+
 @pytest.mark.parametrize("chains", [1, 2])
 def test_the_kernel_in_pymc_gives_the_same_run(chains: int) -> None:
     wrapped = sample(line(), chains=chains)
