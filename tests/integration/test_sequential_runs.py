@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+import small
 from scipy import stats
 
 import pm_sysid as sid
@@ -109,6 +110,25 @@ def test_what_came_before_a_new_start_is_no_part_of_the_result() -> None:
     np.testing.assert_array_equal(found["time_index"], [[2, 7, 10], [4, 10, np.nan]])
     np.testing.assert_array_equal(found["log_evidence"], [[-3, -4, -5], [-6, -7, np.nan]])
     np.testing.assert_array_equal(sid.log_evidence(tree).chains, [-5, -7])
+
+
+def test_a_run_whose_calibration_kills_its_particles_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evidence under every way of calibrating the early targets is that of the model."""
+    from pm_sysid.samplers import sequential
+
+    with pm.Model() as model:
+        small.put(small.RECORD)
+    runs = {}
+    for name, begin, collapse in (("whole", 1000, 0.02), ("doubling", 25, 0.02), ("again", 25, 2.0)):
+        monkeypatch.setattr(sequential, "CALIBRATED", begin)
+        monkeypatch.setattr(sequential, "COLLAPSE", collapse)
+        idata = sample(model, 400, chains=1)
+        runs[name] = sid.log_evidence(idata)
+        reached = idata.sample_stats["time_index"].values[0]
+        assert reached[-1] == small.T and np.all(np.diff(reached) >= 0), name
+    for name in ("doubling", "again"):
+        error = np.hypot(runs[name].error, runs["whole"].error)
+        assert abs(runs[name].value - runs["whole"].value) < 4 * error < 4, (name, runs)
 
 
 @pytest.mark.parametrize("chains", [1, 2])
