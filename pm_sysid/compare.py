@@ -118,6 +118,7 @@ def compare_models(
     runs: int = 100,
     x0: Any = None,
     skip: float = 0.0,
+    evidence: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Criteria, evidence and held-out errors of models of the same data, side by side.
 
@@ -136,6 +137,9 @@ def compare_models(
         :func:`simulate`: read off the first samples.
     skip : float, default 0
         Seconds at the beginning of each record of validation that are not scored.
+    evidence : mapping of name to idata, optional
+        Sequential runs (:func:`sample_ibis`, ``pm.sample_smc``) of models whose posterior was sampled in another way. By
+        default the evidence is taken from the posterior's own run, if that was sequential.
 
     Returns
     -------
@@ -174,6 +178,7 @@ def compare_models(
         raise ValueError("models is empty; give a dict of name: (model, idata).")
     records = (validation,) if isinstance(validation, TimeSeries) else tuple(validation or ())
     _same_data({name: model for name, (model, _) in pairs.items()})
+    sequential = _runs_of(evidence, pairs)
     rows: dict[str, dict[str, float]] = {}
     found: dict[str, dict[str, Any]] = {c: {} for c in _CRITERIA}
     notes: dict[str, tuple[str, ...]] = {}
@@ -190,7 +195,7 @@ def compare_models(
         if name in found["LOO"]:
             loo = found["LOO"][name]
             row["bad_k"] = int(np.sum(~(loo.pareto_k.values <= loo.good_k)))
-        row["log_evidence"], row["log_evidence_se"] = _evidence(idata)
+        row["log_evidence"], row["log_evidence_se"] = _evidence(sequential.get(name, idata))
         case = cases[name] = _case(name, model, idata, records, said, runs, x0)
         row |= _scores(case, records, skip, said)
         notes[name] = tuple(said)
@@ -200,8 +205,8 @@ def compare_models(
             table[column] = table.get(column, np.nan)
         _differences(table, criterion, found[criterion])
     table["weight_stacking"] = _stacking(found["LOO"]) if len(found["LOO"]) == len(pairs) else np.nan
-    evidence = table["log_evidence"]
-    table["weight_evidence"] = softmax(evidence) if evidence.notna().all() else np.nan
+    known = table["log_evidence"]
+    table["weight_evidence"] = softmax(known) if known.notna().all() else np.nan
     table = table.sort_values(["LOO", "WAIC", "DIC"])[_order(table.columns)]
     shown = {name: some for name, some in notes.items() if some}
     return Comparison(
@@ -213,6 +218,19 @@ def _pair(name: Any, value: Any) -> tuple[pm.Model, Any]:
     if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], pm.Model)):
         raise ValueError(f"models[{name!r}] is {type(value).__name__}; give a tuple of the pm.Model and its posterior.")
     return value[0], value[1]
+
+
+def _runs_of(evidence: Any, models: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequential runs given for the evidence, checked."""
+    if evidence is None:
+        return {}
+    unknown = [name for name in evidence if name not in models]
+    if unknown:
+        raise ValueError(f"evidence names {unknown}, which are no models; the models are {list(models)}.")
+    for name, idata in evidence.items():
+        if np.isnan(_evidence(idata)[0]):
+            raise ValueError(f"evidence[{name!r}] has no log evidence; give the result of sample_ibis or pm.sample_smc.")
+    return dict(evidence)
 
 
 def _same_data(models: Mapping[str, pm.Model]) -> None:

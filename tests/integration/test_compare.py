@@ -221,6 +221,13 @@ def test_evidence_of_sequential_runs_gives_probabilities() -> None:
         {"a": cases["free"], "b": (cases["zero"][0], cases["zero"][1].filter(lambda n: n.name == "posterior"))}
     )
     assert half.table["weight_evidence"].isna().all() and half.table["log_evidence"].notna().sum() == 1
+    plain = {name: (model, idata.filter(lambda n: n.name == "posterior")) for name, (model, idata) in cases.items()}
+    runs = {name: idata for name, (_, idata) in cases.items()}
+    assert sid.compare_models(plain, evidence=runs).table.equals(sid.compare_models(cases).table)
+    with pytest.raises(ValueError, match=r"evidence names \['other'\]"):
+        sid.compare_models(plain, evidence={"other": runs["free"]})
+    with pytest.raises(ValueError, match=r"evidence\['zero'\] has no log evidence"):
+        sid.compare_models(plain, evidence={"zero": plain["zero"][1]})
     noted = sid.compare_models(cases, VALIDATION).notes
     assert all(any("0 ODEFilters" in n for n in some) for some in noted.values()) and set(noted) == set(cases)
 
