@@ -17,6 +17,9 @@ from pytensor.graph.replace import vectorize_graph
 
 from pm_sysid.stages import dataset
 
+#: Prior draws for each that obeys the constraints, beyond which these are taken for a mistake.
+MOST_TRIED = 100_000
+
 
 class Coordinates:
     """Rows of numbers (particles) for the value variables of a model, in their order.
@@ -48,7 +51,32 @@ class Coordinates:
         return result
 
     def draw_prior(self, draws: int, random_seed: Any = None) -> np.ndarray:
-        """Draws from the prior, shape (draws, d)."""
+        """Draws from the prior, shape (draws, d); potentials cut it, or thin it out."""
+        if not self.model.potentials:
+            return self._draw_free(draws, random_seed)
+        rng, kept, count, tried = np.random.default_rng(random_seed), [], 0, 0
+        while count < draws:
+            # Fewer draws obey narrow constraints: then they are drawn by many.
+            n = min(max(draws, 10 * tried), 100_000)
+            found = self._draw_free(n, rng)
+            with np.errstate(all="ignore"):
+                potential = self._potential_function(found)
+            if np.any(potential > 0):
+                raise ValueError(
+                    f"a potential of the model is {np.nanmax(potential):.3g} for a draw of the prior; prior draws can only be "
+                    "thinned out: write potentials that are at most zero (constraints are zero or minus infinity)."
+                )
+            found = found[-rng.standard_exponential(n) < potential]
+            kept.append(found)
+            count, tried = count + len(found), tried + n
+            if tried > MOST_TRIED * max(count, 1) and tried > MOST_TRIED * 10:
+                raise ValueError(
+                    f"{count} of {tried} prior draws obey the model's potentials; the constraints contradict the priors."
+                )
+        return np.concatenate(kept)[:draws]
+
+    def _draw_free(self, draws: int, random_seed: Any) -> np.ndarray:
+        """Draws of the free variables, whatever the potentials."""
         model, values = self.model, []
         for rv in model.free_RVs:
             transform = model.rvs_to_transforms[rv]
@@ -122,6 +150,14 @@ class Coordinates:
             for b, v in zip(batched, values, strict=True)
         ]
         return [v.name for v in wanted], pytensor.function([particles], full, on_unused_input="ignore", trust_input=True)
+
+    @cached_property
+    def _potential_function(self) -> Any:
+        model, particles = self.model, pt.dmatrix("particles")
+        total = sum(pt.sum(p) for p in model.replace_rvs_by_values(model.potentials))
+        (batched,) = self.vectorised([total], particles)
+        full = batched if batched.type.ndim else pt.broadcast_to(batched, (particles.shape[0],))  # type: ignore[attr-defined]
+        return pytensor.function([particles], full, on_unused_input="ignore", trust_input=True, mode="FAST_COMPILE")
 
     @cached_property
     def _unconstrained_function(self) -> Any:

@@ -1,0 +1,61 @@
+"""Potentials that cut the prior: sequential runs start from what is left, and the evidence is that of the cut prior."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pm_sysid as sid
+from pm_sysid.coordinates import Coordinates
+
+Y = 0.3 + np.random.default_rng(0).standard_normal(12)
+
+
+def halved() -> pm.Model:
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 2.0)
+        pm.Potential("positive", pm.math.switch(mu > 0, 0.0, -np.inf))
+        pm.Normal("y", mu, 1.0, observed=Y)
+    return model
+
+
+def test_prior_draws_obey_constraints() -> None:
+    draws = Coordinates(halved()).draw_prior(4000, 1)[:, 0]
+    assert len(draws) == 4000 and draws.min() > 0
+    assert stats.kstest(draws, stats.halfnorm(scale=2.0).cdf).pvalue > 1e-3
+    assert np.array_equal(draws, Coordinates(halved()).draw_prior(4000, 1)[:, 0])
+
+
+def test_soft_potentials_thin_the_prior_out() -> None:
+    with pm.Model() as model:
+        x = pm.Uniform("x", 0.0, 1.0, default_transform=None)
+        pm.Potential("bent", pm.math.log(x))
+        pm.Normal("y", x, 1.0, observed=Y)
+    draws = Coordinates(model).draw_prior(4000, 2)[:, 0]
+    assert stats.kstest(draws, lambda v: v**2).pvalue > 1e-3
+
+
+def test_evidence_is_that_of_the_cut_prior() -> None:
+    idata = sid.sample_ibis(1000, model=halved(), chains=4, cores=1, random_seed=3, progressbar=False)
+    n, variance = len(Y), 1 / (1 / 4 + len(Y))
+    mean = variance * Y.sum()
+    whole = stats.multivariate_normal(np.zeros(n), np.eye(n) + 4.0).logpdf(Y)
+    exact = whole + stats.norm.logcdf(mean / np.sqrt(variance)) - np.log(0.5)
+    found = sid.log_evidence(idata)
+    assert abs(found.value - exact) < 4 * max(found.error, 0.01)
+    posterior = stats.truncnorm(-mean / np.sqrt(variance), np.inf, mean, np.sqrt(variance))
+    assert float(idata.posterior["mu"].min()) > 0
+    assert float(idata.posterior["mu"].mean()) == pytest.approx(posterior.mean(), abs=0.02)
+
+
+def test_constraints_that_cannot_be_met_are_refused() -> None:
+    with pm.Model() as never:
+        x = pm.Normal("x")
+        pm.Potential("no", pm.math.switch(x > 50, 0.0, -np.inf))
+    with pytest.raises(ValueError, match="constraints contradict the priors"):
+        Coordinates(never).draw_prior(10, 1)
+    with pm.Model() as positive:
+        x = pm.Normal("x")
+        pm.Potential("plus", x**2)
+    with pytest.raises(ValueError, match="at most zero"):
+        Coordinates(positive).draw_prior(10, 1)
