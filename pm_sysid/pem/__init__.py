@@ -1,0 +1,1 @@
+"""Prediction-error minimisation: predictors, objectives, fits, and what follows from a fit."""

@@ -1,0 +1,279 @@
+"""Predictors run over records: errors of every prediction, and their exact derivatives, in one compiled call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from pm_sysid.batch import THREADS, BatchRecurrence
+from pm_sysid.problem import Problem, RecordData, Unknowns
+from pm_sysid.recurrence import Recurrence
+from pm_sysid.solver import Solver
+from pm_sysid.steps.ek import FLOOR, calibration_recurrence, filter_recurrence
+from pm_sysid.steps.kalman import KalmanForm, kalman_recurrence
+from pm_sysid.steps.rk4 import rk4_inputs
+from pm_sysid.steps.tangents import tangent_recurrence
+from pm_sysid.system import System
+from pm_sysid.timeseries import TimeSeries
+
+type Want = Literal["errors", "densities", "states"]
+
+
+class Motion(NamedTuple):
+    """Rates of change of parameters (B, P) and initial states (B, R, n_x) along each of B directions."""
+
+    params: np.ndarray
+    x0: np.ndarray
+
+    @classmethod
+    def none(cls, n_params: int, x0: np.ndarray) -> Motion:
+        """No direction: values alone are wanted, which takes less to compile."""
+        return cls(np.zeros((0, n_params)), np.zeros((0, *x0.shape)))
+
+
+class Arrays(NamedTuple):
+    """What a recurrence reads from the records."""
+
+    counts: np.ndarray
+    substeps: np.ndarray
+    samples: np.ndarray
+
+
+class Filter(Protocol):
+    """A predictor of a system on records.
+
+    Its parameters are those of the system, then the entries of the noise roots: of the process (``n_process``) and of the
+    measurement (``n_noise``).
+    """
+
+    system: System
+    records: Sequence[TimeSeries]
+    substeps: int
+    n_process: int
+    n_noise: int
+
+    def run(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs (T, n) of all records one after the other, and their rates of change (B, T, n).
+
+        ``"errors"``: of each output's prediction from the samples before, zero where it is missing. ``"densities"``: errors
+        given the outputs before at the same sample, then their variances. ``"states"``: errors, their standard deviations,
+        means and standard deviations of the states given the sample too.
+        """
+
+    def graph(self, params: Any, x0: Any, want: Want) -> tuple[Any, Any]:
+        """Errors and variances (T, n_y) as differentiable expressions; of ``"errors"`` the latter mean nothing."""
+
+    def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> Filter:
+        """The same predictor on other records, with roots of the covariance of their initial states."""
+
+
+@lru_cache(maxsize=64)
+def _compiled(recurrence: Recurrence) -> Callable[..., list[np.ndarray]]:
+    """Batch of a recurrence with all samples put out."""
+    args = [pt.dmatrix(), pt.dtensor3(), pt.lvector(), pt.dmatrix(), pt.dmatrix()]
+    params, starts, counts, *rest = args
+    edges = pt.arange(counts.shape[0] + 1, dtype="int64")
+    outputs = BatchRecurrence(recurrence)(params, starts, np.empty((0, 0, 0)), edges, counts, *rest, THREADS)
+    function: Callable[..., list[np.ndarray]] = pytensor.function(args, outputs, trust_input=True)
+    return function
+
+
+def tangents(
+    recurrence: Recurrence, params: np.ndarray, starts: np.ndarray, motion: tuple[np.ndarray, np.ndarray], arrays: Arrays
+) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Outputs (T, n) and final carries (R, n) of a recurrence, each with its rates of change along B directions."""
+    moved, moved_starts = motion
+    B = len(moved)
+    if B == 0:
+        outputs, final = _compiled(recurrence)(params[None], starts[None], *arrays)
+        return (outputs[0], np.empty((0, *outputs.shape[1:]))), (final[0], np.empty((0, *final.shape[1:])))
+    both = np.concatenate([np.broadcast_to(params, (B, params.size)), moved], axis=1)
+    begin = np.concatenate([np.broadcast_to(starts, (B, *starts.shape)), moved_starts], axis=2)
+    outputs, final = _compiled(tangent_recurrence(recurrence))(both, begin, *arrays)
+    n, c = recurrence.n_outputs, recurrence.n_carry
+    return (outputs[0, :, :n], outputs[:, :, n:]), (final[0, :, :c], final[:, :, c:])
+
+
+def joined(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Arrays:
+    """Records one after the other: a count of -1 starts the next."""
+    counts = [np.concatenate([[-1], c[1:]]) if i else c for i, (c, _, _) in enumerate(parts)]
+    return Arrays(np.concatenate(counts), np.concatenate([p[1] for p in parts]), np.concatenate([p[2] for p in parts]))
+
+
+def _median_step(records: Sequence[TimeSeries]) -> float:
+    """Median sampling interval in seconds."""
+    steps = np.concatenate([r.dt for r in records])
+    return float(np.median(steps)) if steps.size else 1.0
+
+
+class KalmanFilter:
+    """An extended or unscented Kalman filter on records.
+
+    Parameters
+    ----------
+    system, form, records, substeps
+    roots : ndarray, shape (R, n_x, n_x)
+        Lower triangular roots of the covariance of each initial state.
+    interval : float, optional
+        Seconds over which the process noise is what it is; by default the median sampling interval.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        form: KalmanForm,
+        records: Sequence[TimeSeries],
+        substeps: int,
+        roots: np.ndarray,
+        interval: float | None = None,
+    ) -> None:
+        self.system, self.form, self.records, self.substeps = system, form, records, substeps
+        self.interval = _median_step(records) if interval is None else interval
+        n, m = len(system.states), len(system.outputs)
+        self.n_process = 0 if form.certain else n * (n + 1) // 2 if form.full_process else n
+        self.n_noise = m * (m + 1) // 2 if form.full_noise else m
+        rows, columns = np.tril_indices(n)
+        self.roots = np.empty((len(roots), 0)) if form.certain else roots[:, rows, columns]
+        parts = []
+        for record in records:
+            inputs = rk4_inputs(record, substeps)
+            length = np.concatenate([[0.0], np.sqrt(record.dt / self.interval)])
+            samples = np.concatenate([inputs.samples, length[:, None], record.output_matrix], axis=1)
+            parts.append((inputs.counts, inputs.substeps, samples))
+        self.arrays = joined(parts)
+
+    def _recurrence(self, want: Want) -> Recurrence:
+        return kalman_recurrence(self.system, self.form, want)
+
+    def run(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
+        """See :class:`Filter`."""
+        starts = np.concatenate([x0, self.roots], axis=1)
+        still = np.zeros((len(motion.x0), *self.roots.shape))
+        moved = motion.params, np.concatenate([motion.x0, still], axis=2)
+        return tangents(self._recurrence(want), params, starts, moved, self.arrays)[0]
+
+    def graph(self, params: Any, x0: Any, want: Want) -> tuple[Any, Any]:
+        """See :class:`Filter`."""
+        starts = pt.concatenate([x0, self.roots], axis=1)
+        outputs, _ = self._recurrence(want)(params, starts, *self.arrays)
+        m = len(self.system.outputs)
+        return outputs[:, :m], outputs[:, -m:]
+
+    def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> KalmanFilter:
+        """See :class:`Filter`."""
+        substeps = max(1, math.ceil(self.substeps * _median_step(records) / self.interval * (1 - 1e-9)))
+        return KalmanFilter(self.system, self.form, records, substeps, roots, self.interval)
+
+
+class ProbabilisticFilter:
+    """The probabilistic ODE filter on records.
+
+    Parameters
+    ----------
+    system, solver, records, substeps
+    std : ndarray, shape (R, n_x)
+        Standard deviations of each initial state.
+    """
+
+    def __init__(self, system: System, solver: Solver, records: Sequence[TimeSeries], substeps: int, std: np.ndarray) -> None:
+        self.system, self.solver, self.records, self.substeps = system, solver, records, substeps
+        self.n_process, self.n_noise = 0, len(system.outputs)
+        free = tuple(int(i) for i in np.flatnonzero(std.any(axis=0)))
+        self.problem = Problem.build(system, solver, records, free)
+        self.std = std
+        self.data: RecordData = self.problem.data(records, substeps)
+        y = np.concatenate([r.output_matrix for r in records])
+        self.measured = ~np.isnan(y)
+        self.arrays = Arrays(self.data.counts, self.data.substeps, np.concatenate([self.data.samples, y], axis=1))
+        given = solver.diffusions(system)
+        if given is not None and any(isinstance(v, Variable) for v in given):
+            raise ValueError("diffusion holds a PyMC variable, but a fit has no model; give numbers, 'mle' or 'dynamic'.")
+        self.fixed = np.ones(len(system.chain_states)) if given is None else np.array(given, dtype=float)
+
+    def run(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
+        """See :class:`Filter`."""
+        n_p = len(self.system.params)
+        p, noise = params[:n_p], params[n_p:]
+        diffusion, d_diffusion = self._diffusion(p, x0, motion)
+        scale = self.data.scale
+        still = np.zeros((len(motion.params), scale.size))
+        theta = np.concatenate([p, diffusion, noise, scale])
+        moved = np.concatenate([motion.params[:, :n_p], d_diffusion, motion.params[:, n_p:], still], axis=1)
+        begin, moved_begin = self._starts(x0, motion, self.std)
+
+        def outputs(kind: Literal["innovations", "moments"]) -> tuple[np.ndarray, np.ndarray]:
+            recurrence = filter_recurrence(self.system, self.problem.form, kind)
+            return tangents(recurrence, theta, begin, (moved, moved_begin), self.arrays)[0]
+
+        values, rates = outputs("innovations")
+        missing = ~self.measured
+        e, std = np.where(missing, 0.0, values[:, 0::2]), values[:, 1::2]
+        d_e, d_std = np.where(missing, 0.0, rates[..., 0::2]), rates[..., 1::2]
+        if want == "errors":
+            return e, d_e
+        if want == "densities":
+            return np.concatenate([e, std**2], axis=1), np.concatenate([d_e, 2 * std * d_std], axis=2)
+        means, spreads = self._states(*outputs("moments"))
+        return (
+            np.concatenate([e, std, means[0], spreads[0]], axis=1),
+            np.concatenate([d_e, d_std, means[1], spreads[1]], axis=2),
+        )
+
+    def _states(self, values: np.ndarray, rates: np.ndarray) -> tuple[Any, Any]:
+        """Means and standard deviations of the states out of those of all components, with their rates."""
+        steps, at = self.problem.steps, 0
+        columns: dict[tuple[int, int], int] = {}
+        variances: dict[tuple[int, int], int] = {}
+        parts = [steps.components(b) for b in range(len(steps.blocks))]
+        total = sum(len(p) for p in parts)
+        for block in parts:
+            for i, (k, c) in enumerate(block):
+                columns[c, k] = len(columns)
+                variances[c, k] = total + at + i * (len(block) + 1)
+            at += len(block) ** 2
+        mean = [columns[steps.place[s]] for s in range(len(self.system.states))]
+        variance = [variances[steps.place[s]] for s in range(len(self.system.states))]
+        std = np.sqrt(np.maximum(values[:, variance], 0.0))
+        d_std = 0.5 * rates[..., variance] / np.where(std > 0, std, 1.0)
+        return (values[:, mean], rates[..., mean]), (std, d_std)
+
+    def _starts(self, x0: np.ndarray, motion: Motion, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        begin = np.concatenate([x0, std, self.data.starts], axis=1)
+        still = np.zeros((len(motion.x0), len(x0), begin.shape[1] - x0.shape[1]))
+        return begin, np.concatenate([motion.x0, still], axis=2)
+
+    def _diffusion(self, p: np.ndarray, x0: np.ndarray, motion: Motion) -> tuple[np.ndarray, np.ndarray]:
+        """Diffusion of each chain and its rates of change; Eq. 19 of Longbottom et al. where it is calibrated."""
+        n, B = len(self.fixed), len(motion.params)
+        if not self.problem.calibrated:
+            return self.fixed, np.zeros((B, n))
+        ones, scale = np.ones(n + len(self.system.g)), self.data.scale
+        theta = np.concatenate([p, ones, scale])
+        moved = np.concatenate([motion.params[:, : p.size], np.zeros((B, ones.size + scale.size))], axis=1)
+        arrays = self.arrays._replace(samples=self.data.samples)
+        recurrence = calibration_recurrence(self.system, self.problem.form)
+        starts = self._starts(x0, motion, np.zeros_like(self.std))
+        _, (final, d_final) = tangents(recurrence, theta, starts[0], (moved, starts[1]), arrays)
+        count = max(len(self.data.substeps), 1)
+        diffusion = np.sqrt(final[:, -n:].sum(axis=0) / count + FLOOR**2)
+        return diffusion, d_final[:, :, -n:].sum(axis=1) / (2 * count * diffusion)
+
+    def graph(self, params: Any, x0: Any, want: Want) -> tuple[Any, Any]:
+        """See :class:`Filter`."""
+        n_p = len(self.system.params)
+        unknowns = Unknowns(params[:n_p], x0, self.std, params[n_p:], self.fixed)
+        y = np.concatenate([r.output_matrix for r in self.records])
+        outputs, _ = self.problem.run(y, unknowns, self.data, "innovations")
+        return pt.switch(self.measured, outputs[:, 0::2], 0.0), outputs[:, 1::2] ** 2
+
+    def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> ProbabilisticFilter:
+        """See :class:`Filter`."""
+        std = np.sqrt(np.sum(roots**2, axis=2))
+        return ProbabilisticFilter(self.system, self.solver, records, self.substeps, std)

@@ -1,0 +1,182 @@
+"""What a fit gives back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import xarray as xr
+from scipy.optimize import OptimizeResult
+
+from pm_sysid.pem import bayes, checks
+from pm_sysid.timeseries import TimeSeries
+
+
+class PEMResult(OptimizeResult):
+    """Result of :func:`fit_pem`: a ``scipy.optimize.OptimizeResult`` with what follows from a fit.
+
+    Attributes
+    ----------
+    x : ndarray, shape (k,)
+        All unknowns: leaves of ``p_guess``, standard deviations, initial states; ``names`` says which is which.
+    p : tree
+        Parameters in the structure of ``p_guess``.
+    x0 : ndarray, shape (n_x,), or tuple of them
+        State at the first sample; for several records, one for each.
+    success, status, message
+        Whether the search ended at an optimum that the record determines, and if not, why. Status -1 is a guess outside its
+        bounds, -2 an impossible one; others are SciPy's.
+    fun : float
+        Mean squared innovation, or negative log-likelihood.
+    nit, nfev, njev : int
+        Accepted steps, evaluations, and evaluations whose derivatives were used.
+    history : list of Iteration
+        Objective, unknowns and relative length of the step, for the guess and after each accepted step.
+    jac : ndarray, shape (N, k)
+        Derivatives of the measured innovations; for a likelihood its gradient, (k,).
+    cov : ndarray, shape (k, k)
+        Covariance of the estimate: for innovations white in time, or inverse expected information. Zero for unknowns on a
+        bound, infinite for those the record says nothing about.
+    stderr : tree
+        Standard errors in the structure of ``p_guess``; ``x_stderr`` (k,) has them all.
+    noise : dict
+        Standard deviations of process and measurement noise, found or given.
+    """
+
+    def __repr__(self) -> str:
+        if "x" not in self:
+            return str(super().__repr__())
+        columns = {"estimate": [f"{v:.7g}" for v in self.x], "stderr": [f"{v:.3g}" for v in self.x_stderr]}
+        table = pd.DataFrame(columns, index=self.names)
+        ends = "" if self.success else " (not successful)"
+        what = "mean squared innovation" if self.objective == "mse" else "negative log-likelihood"
+        lines = [f"PEMResult: {what} {self.fun:.6g} after {self.nit} iterations by {self.method!r}{ends}", table.to_string()]
+        return "\n".join([*lines, self.message])
+
+    __str__ = __repr__
+
+    @property
+    def initval(self) -> dict[str, float]:
+        """Unknowns by name, for ``pm.sample(initvals=...)``.
+
+        With the deviation of each output's innovations, ``noise_...``, where the objective does not have one.
+        """
+        return dict(zip(self.names, map(float, self.x), strict=True)) | bayes.deviations(self)
+
+    def priors(self, *, scale: float = 10.0) -> bayes.Priors:
+        """Priors around the fit.
+
+        Parameters
+        ----------
+        scale : float, default 10
+            Their standard deviations in standard errors of the fit. A prior that the record itself was used for is not one:
+            wide ones keep its influence small.
+
+        Returns
+        -------
+        Priors
+            Of unknowns that are neither on a bound nor noise as good as zero: by name, ``mu``, ``sigma``, ``lower``, ``upper``;
+            ``.variables()`` makes them random variables of a PyMC model.
+
+        Raises
+        ------
+        ValueError
+            If the fit has no standard error of some unknown.
+        """
+        return bayes.priors(self, scale)
+
+    def model(self, *, scale: float = 10.0) -> pm.Model:
+        """PyMC model of the fit: :meth:`priors`, and the innovations as its likelihood.
+
+        Each measured value ``y`` is normal around its prediction from those before. What NUTS, ``az.loo`` and
+        :func:`compare_models` do with a model they do with this; gradients are exact. Unknowns on a bound, and noise that
+        is as good as zero, stay where they are.
+        """
+        return bayes.model(self, scale)
+
+    def laplace(self, draws: int = 500, *, chains: int = 2, random_seed: Any = None) -> xr.DataTree:
+        """Draws from the Gaussian approximation of the posterior, with flat priors: mean ``x``, covariance ``cov``.
+
+        Parameters
+        ----------
+        draws, chains : int
+            Of each chain, and how many; all are independent.
+        random_seed : int or numpy.random.Generator, optional
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups ``posterior`` and ``log_likelihood`` (variable ``y``, one column a measured value), for ArviZ, and with
+            :meth:`model` for :func:`compare_models`; ``constant_data`` has unknowns on a bound and noise as good as zero.
+            Draws keep to the bounds.
+
+        Raises
+        ------
+        ValueError
+            If the fit has no covariance of some unknown.
+        """
+        return bayes.laplace(self, draws, chains, random_seed)
+
+    def innovations(self, record: TimeSeries | int | None = None, *, x0: Any = None) -> xr.Dataset:
+        """One-step-ahead innovations, their standard deviations and quotient, and the filtered states.
+
+        Parameters
+        ----------
+        record : TimeSeries or int, optional
+            Another record, or the number of one of the fit; by default the only one.
+        x0 : optional
+            State at the first sample; by default that of the fit, or read off the first samples of another record.
+
+        Returns
+        -------
+        xarray.Dataset
+            ``innovation``, ``std``, ``standardised`` (time, output), NaN where missing; ``state_...`` and ``state_..._std``
+            given all samples up to each. After a fit of squared errors ``std`` is that of the innovations of the fit.
+        """
+        return checks.innovations(self, record, x0)
+
+    def predict(self, k: float = 1, record: TimeSeries | int | None = None, *, x0: Any = None) -> xr.Dataset:
+        """Outputs predicted ``k`` samples ahead.
+
+        Parameters
+        ----------
+        k : int or infinity, default 1
+            Each sample is predicted from the state given those up to ``k`` before it, by Runge-Kutta steps; the first ``k``
+            from the initial state. ``numpy.inf`` is the free run.
+        record, x0
+            As for :meth:`innovations`.
+
+        Returns
+        -------
+        xarray.Dataset
+            Each output, with the dim ``time``.
+
+        Raises
+        ------
+        ValueError
+            If ``k`` is no positive number of samples.
+        """
+        return checks.predict(self, k, record, x0)
+
+    def simulate(self, record: TimeSeries | int | None = None, *, x0: Any = None) -> xr.Dataset:
+        """Free run: :meth:`predict` with ``k`` infinite."""
+        return checks.predict(self, float(np.inf), record, x0)
+
+    def resid(self, record: TimeSeries | int | None = None, *, x0: Any = None, lags: int = 25) -> checks.Residuals:
+        """Test whether the innovations are white and independent of the inputs.
+
+        Parameters
+        ----------
+        record, x0
+            As for :meth:`innovations`.
+        lags : int, default 25
+            Largest lag in samples.
+
+        Returns
+        -------
+        Residuals
+            Prints verdicts; ``.table`` has the numbers, and :func:`plot_resid` draws the correlations with 99 % bounds.
+        """
+        return checks.resid(self, record, x0, lags)

@@ -1,0 +1,137 @@
+"""Predictions some steps ahead, free runs, comparisons and tests of the innovations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from pem_cases import FILTER, FREE, OSCILLATOR, fit, record
+
+import pm_sysid as sid
+
+DATA = record(n=120, drive=0.3, x0=(0.2, 0.0))
+
+
+@pytest.fixture(scope="module")
+def filtered() -> sid.PEMResult:
+    return fit(DATA, predictor=FILTER, x0=[0.2, 0.0])
+
+
+def transition(p: dict[str, float], steps: int) -> np.ndarray:
+    """Exact to what two Runge-Kutta steps a sample leave."""
+    A = 0.05 * np.array([[0.0, 1.0], [-p["k"], -p["c"]]])
+    step = np.eye(2) + A + A @ A / 2 + A @ A @ A / 6 + A @ A @ A @ A / 24
+    return np.linalg.matrix_power(step, 2 * steps)
+
+
+def test_one_step_ahead_is_measurement_minus_innovation(filtered: sid.PEMResult) -> None:
+    ahead = filtered.predict(1)["y"].to_numpy()
+    np.testing.assert_allclose(ahead, DATA.y - filtered.innovations()["innovation"].to_numpy()[:, 0], atol=1e-14)
+    y = DATA.y.copy()
+    y[40:43] = np.nan
+    gap = filtered.predict(1, DATA.replace(y=y), x0=[0.2, 0.0])["y"].to_numpy()
+    np.testing.assert_allclose(gap[:41], ahead[:41], atol=1e-12)
+    assert np.all(np.isfinite(gap)) and np.abs(gap[41:44] - ahead[41:44]).max() > 1e-3
+
+
+def test_process_noise_on_a_record_of_another_rate_is_that_of_the_fit(filtered: sid.PEMResult) -> None:
+    """Half of the samples: twice the noise between them, and as long Runge-Kutta steps."""
+    every = sid.TimeSeries(DATA.t[::2], DATA.u[::2], DATA.y[::2], intersample="zoh")
+    filter = filtered.setup.filter.on([every], filtered.setup.roots)
+    assert filter.substeps == 4
+    np.testing.assert_allclose(filter.arrays.samples[1:, 2], np.sqrt(2.0))
+    assert filtered.setup.filter.on([DATA], filtered.setup.roots).substeps == 2
+
+
+@pytest.mark.parametrize("k", [2, 7])
+def test_more_steps_ahead_go_on_from_the_filtered_state(filtered: sid.PEMResult, k: int) -> None:
+    ahead = filtered.predict(k)["y"].to_numpy()
+    states = filtered.innovations()
+    x = np.stack([states["state_z"], states["state_v"]], axis=1)
+    free = filtered.simulate()
+    z = np.stack([free["y"].to_numpy()])[0]
+    np.testing.assert_allclose(ahead[:k], z[:k], atol=1e-12)
+    # By superposition: where the filter stands apart from the free run, this dies out by the transition.
+    run = sid.simulate(OSCILLATOR, DATA, filtered.p, x0=[0.2, 0.0], substeps=2)
+    apart = x - np.stack([run["z"], run["v"]], axis=1)
+    want = run["z"].to_numpy()[k:] + (apart[:-k] @ transition(filtered.p, k).T)[:, 0]
+    np.testing.assert_allclose(ahead[k:], want, atol=1e-10)
+
+
+def test_the_free_run_is_a_simulation(filtered: sid.PEMResult) -> None:
+    run = sid.simulate(OSCILLATOR, DATA, filtered.p, x0=[0.2, 0.0], substeps=2)["y"]
+    for ours in (filtered.simulate(), filtered.predict(math.inf), filtered.predict(500)):
+        np.testing.assert_allclose(ours["y"], run, atol=1e-12)
+
+
+def test_other_records_start_from_their_own_samples(filtered: sid.PEMResult) -> None:
+    other = record(n=80, seed=5, x0=(0.5, -0.2), noise=1e-6)
+    near = filtered.simulate(other)["y"].to_numpy()
+    told = filtered.simulate(other, x0=[0.5, -0.2])["y"].to_numpy()
+    assert abs(told[0] - 0.5) < 1e-12 and abs(near[0] - 0.5) < 0.05
+    blind = filtered.simulate(other.replace(y=None))["y"].to_numpy()
+    assert blind[0] == 0.0
+
+
+def test_one_of_several_records_is_picked_by_number() -> None:
+    data = [record(x0=(0.4, 0.0)), record(seed=1, n=100)]
+    result = fit(data, x0=[[0.4, 0.0], [0.0, 0.0]])
+    assert result.simulate(1).sizes["time"] == 100
+    np.testing.assert_array_equal(result.simulate(data[1])["y"], result.simulate(1)["y"])
+    np.testing.assert_allclose(result.simulate(0)["y"][0], 0.4)
+    with pytest.raises(ValueError, match="the fit has 2 records; give a number"):
+        result.simulate()
+    with pytest.raises(ValueError, match="record is 2; give a number from 0 to 1"):
+        result.predict(1, 2)
+
+
+def test_fits_are_compared_on_records(filtered: sid.PEMResult) -> None:
+    fits = {"free": fit(DATA, predictor=FREE, x0=[0.2, 0.0]), "filter": filtered}
+    records = {"training": DATA, "test": record(n=90, seed=9, noise=0.0)}
+    result = sid.compare_fits(fits, records, x0={"v": 0.0})
+    assert list(result.table.columns) == ["free", "filter"]
+    assert list(result.table.index) == [("training", "y"), ("test", "y")]
+    run = fits["free"].simulate(records["test"], x0={"v": 0.0})["y"].to_numpy()
+    assert result.table.loc[("test", "y"), "free"] == sid.fit_percent(records["test"].y, run)
+    assert result.rmse.loc[("test", "y"), "free"] == sid.rmse(records["test"].y, run)
+    one = sid.compare_fits(filtered, DATA, k=1)
+    assert one.table.iloc[0, 0] > result.table.loc[("training", "y"), "filter"]
+    assert "1 samples ahead" in repr(one) and "free run" in repr(result) and "<table" in result._repr_html_()
+
+
+def test_innovations_of_the_right_model_are_white(filtered: sid.PEMResult) -> None:
+    tests = filtered.resid(lags=20)
+    row = tests.table.loc[("y", "F")]
+    assert row["white p"] > 0.01 and row["independent p"] > 0.01 and "white" in repr(tests)
+    late = record(n=400, noise=0.005)
+    wrong = fit(late, {"c": 0.8}, fixed={"k": 4.6}).resid()
+    assert wrong.table["white p"].iloc[0] < 1e-6
+    assert wrong.table["independent p"].iloc[0] < 0.01
+
+
+def test_unforced_systems_have_no_input_to_depend_on() -> None:
+    decay = sid.System(lambda t, x, u, p: -p.rate * x.s, states=("s",), params=("rate",), observe=lambda t, x, dx, u, p: x.s)
+    t = 0.1 * np.arange(60)
+    data = sid.TimeSeries(t, None, np.exp(-0.5 * t) + 0.01 * np.random.default_rng(0).normal(size=60))
+    result = sid.fit_pem(decay, data, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=4), x0=1.0)
+    table = result.resid(lags=10).table
+    assert list(table.index) == [("y", "")] and table["largest correlation"].isna().all()
+
+
+@pytest.mark.parametrize(
+    "act, message",
+    [
+        (lambda f: f.predict(0), "k is 0; give a positive integer"),
+        (lambda f: f.predict(2.5), r"k is 2\.5"),
+        (lambda f: f.predict(True), "k is True"),
+        (lambda f: sid.compare_fits({}, DATA), "fits is {}; give a PEMResult"),
+        (lambda f: sid.compare_fits({"a": 1}, DATA), "give a PEMResult"),
+        (lambda f: sid.compare_fits(f, DATA.replace(y=None)), "has no outputs"),
+        (lambda f: f.resid(lags=400), "lags=400 needs at least"),
+    ],
+)
+def test_bad_questions_are_answered(filtered: sid.PEMResult, act: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        act(filtered)

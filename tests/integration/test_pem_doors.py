@@ -1,0 +1,106 @@
+"""What does not fit is refused by name, with the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pem_cases import GUESS, OSCILLATOR, record
+
+import pm_sysid as sid
+
+DATA = record(n=40)
+KALMAN = sid.ExtendedKalman
+
+
+def call(**changes: Any) -> Any:
+    arguments = {"system": OSCILLATOR, "data": DATA, "p_guess": GUESS, "x0": 0.0, "predictor": KALMAN(substeps=1), **changes}
+    return sid.fit_pem(arguments.pop("system"), arguments.pop("data"), arguments.pop("p_guess"), **arguments)
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"system": "oscillator"}, TypeError, "system is str; give a System"),
+        ({"data": np.zeros(3)}, TypeError, "data is ndarray; give a TimeSeries"),
+        ({"data": DATA.replace(y=None)}, ValueError, "data has no outputs"),
+        ({"data": DATA.replace(y=np.full(40, np.nan))}, ValueError, "every output is NaN"),
+        ({"data": [DATA, DATA.replace(u=np.zeros((40, 2)))]}, ValueError, r"data\[1\] has 2 input channels"),
+        ({"data": DATA[:1]}, ValueError, "1 measurements, fewer than the 2 unknowns"),
+        ({"p_guess": {"k": 3.0}}, ValueError, r"p_guess lacks \['c'\].*fixed="),
+        ({"p_guess": {**GUESS, "mass": 1.0}}, ValueError, r"has the unknown names \['mass'\]"),
+        ({"p_guess": {"a": GUESS, "k": 1.0}}, ValueError, "two numbers called 'k'"),
+        ({"p_guess": [1.0, 2.0, 3.0]}, ValueError, r"has 3 numbers; give one for each parameter, in order: \('k', 'c'\)"),
+        ({"p_guess": {"k": np.nan, "c": 1.0}}, ValueError, "p_guess of 'k' is nan; give a finite number"),
+        ({"p_guess": {}, "fixed": GUESS}, ValueError, "there is nothing to find"),
+        ({"fixed": {"k": 1.0}}, ValueError, r"\['k'\] are both in p_guess and fixed"),
+        ({"fixed": {"m": 1.0}}, ValueError, "fixed names 'm', which is no parameter"),
+        ({"fixed": [1.0]}, TypeError, "fixed is list"),
+        ({"p_guess": {"k": 1.0}, "fixed": {"c": np.inf}}, ValueError, r"fixed\['c'\] is inf"),
+        ({"method": "ipopt"}, ValueError, "method is 'ipopt'; give 'lm', 'bfgs' or 'trust'"),
+        ({"objective": "mae"}, ValueError, "objective is 'mae'; give 'mse' or 'likelihood'"),
+        ({"options": [1]}, TypeError, "options is list; give a dict"),
+        ({"bounds": 3}, TypeError, r"bounds is 3; give a pair \(lower, upper\)"),
+        ({"bounds": ({"k": 0.0}, None)}, ValueError, r"lower bounds lack \['c'\] and have \[\]"),
+        ({"bounds": (None, {"k": 9.0, "c": 9.0, "m": 9.0})}, ValueError, r"upper bounds lack \[\] and have \['m'\] too many"),
+        ({"bounds": ({"k": 3.0, "c": 0.0}, {"k": 3.0, "c": 1.0})}, ValueError, "bounds of 'k' are 3.0 and 3.0.*use fixed"),
+        ({"x0": [1.0]}, ValueError, "x0 has 1 entries"),
+        ({"x0": {"q": 1.0}}, ValueError, r"x0 names the states \['q'\]"),
+        ({"data": [DATA, DATA], "x0": [[0, 0], [0, 0], [0, 0]]}, ValueError, "x0 has 3 entries for 2 records"),
+        ({"estimate_x0": 1.5}, TypeError, "estimate_x0 is 1.5; give True or False"),
+        ({"estimate_x0": ("q",)}, ValueError, r"estimate_x0 names the states \['q'\]"),
+        ({"estimate_x0": (True, False)}, ValueError, "estimate_x0 has 2 entries for 1 records"),
+        ({"P0": np.eye(3), "predictor": KALMAN(R=1.0)}, ValueError, r"P0 has the shape \(3, 3\)"),
+        ({"P0": [1.0, 2.0], "predictor": KALMAN(R=1.0)}, ValueError, "P0 has 2 entries for 1 records"),
+        ({"P0": -1.0, "predictor": KALMAN(R=1.0)}, ValueError, "P0 must be positive semi-definite"),
+        ({"P0": "wide", "predictor": KALMAN(R=1.0)}, ValueError, "P0 is 'wide'; give a covariance matrix"),
+        ({"P0": 1.0}, ValueError, "R is not given, but the predictor weighs"),
+        ({"predictor": KALMAN(Q=1.0)}, ValueError, "R is not given, but the predictor weighs"),
+        ({"predictor": sid.EK1(3)}, ValueError, "R is not given, but the predictor weighs"),
+        ({"predictor": "ekf"}, TypeError, r"predictor is 'ekf'; give ExtendedKalman\(...\)"),
+        ({"predictor": KALMAN(Q=np.eye(3), R=1.0)}, ValueError, r"Q has the shape \(3, 3\); give a covariance"),
+        ({"predictor": KALMAN(Q=[1.0, 2.0], R=1.0)}, ValueError, r"Q has the shape \(2,\)"),
+        ({"predictor": KALMAN(Q={"q": 1.0}, R=1.0)}, ValueError, r"Q names \['q'\]; give a standard deviation for"),
+        ({"predictor": KALMAN(Q={"v": -1.0}, R=1.0)}, ValueError, r"Q\['v'\] is -1.0; give a non-negative standard"),
+        ({"predictor": KALMAN(Q=[[1, 2], [2, 1]], R=1.0)}, ValueError, "Q must be positive semi-definite"),
+        ({"predictor": KALMAN(Q=[[1, 2], [0, 1]], R=1.0)}, ValueError, "Q must be finite and symmetric"),
+        ({"predictor": KALMAN(R=0.0)}, ValueError, "R must be positive definite"),
+        ({"predictor": KALMAN(R={})}, ValueError, r"R lacks \['y'\]"),
+        ({"predictor": KALMAN(R={"y": 0.0})}, ValueError, r"R\['y'\] is 0.0; give a positive standard"),
+        ({"predictor": KALMAN(R="unknown")}, ValueError, "R is 'unknown'; give 'estimate'"),
+        ({"predictor": KALMAN(R=object())}, TypeError, "R is object; give a number, a matrix, a dict"),
+        ({"predictor": KALMAN(R="estimate")}, ValueError, "use objective='likelihood'"),
+        ({"predictor": KALMAN(R={"y": "s"}), "objective": "likelihood"}, ValueError, r"p_guess lacks \['s'\]"),
+        (
+            {"predictor": KALMAN(R={"y": "k"}), "objective": "likelihood"},
+            ValueError,
+            r"\['k'\] as standard deviations, but these",
+        ),
+        (
+            {"predictor": KALMAN(R={"y": "s"}), "objective": "likelihood", "p_guess": {**GUESS, "s": 0.0}},
+            ValueError,
+            "p_guess of 's' is 0.0; give a positive number",
+        ),
+        ({"predictor": sid.UnscentedKalman(R=1.0, kappa=-2.0)}, ValueError, "kappa is -2.0 for 2 states"),
+    ],
+)
+def test_arguments(changes: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: KALMAN(substeps=0), ValueError, "ExtendedKalman: substeps is 0"),
+        (lambda: sid.UnscentedKalman(substeps="many"), ValueError, "UnscentedKalman: substeps is 'many'"),  # type: ignore[arg-type]
+        (lambda: sid.UnscentedKalman(alpha=0.0), ValueError, "alpha is 0.0; it must be positive"),
+        (lambda: sid.UnscentedKalman(beta=np.nan), ValueError, "beta is nan"),
+        (lambda: sid.ProbabilisticKalman(solver="EK1"), TypeError, "solver is str; give an EK0 or EK1"),  # type: ignore[arg-type]
+        (lambda: sid.ProbabilisticKalman(substeps="auto"), ValueError, "substeps is 'auto'; give a number"),  # type: ignore[arg-type]
+    ],
+)
+def test_predictors(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()

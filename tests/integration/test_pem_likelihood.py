@@ -1,0 +1,88 @@
+"""Maximum likelihood: noise is found, methods agree, errors are those of the information."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pem_cases import TRUTH, fit, record
+
+import pm_sysid as sid
+
+#: A force held over each sample, of 0.3 N, moves the states like this; and what the sensor adds.
+DRIVE, NOISE = 0.3, 0.02
+BOTH = sid.ExtendedKalman(Q={"v": "estimate"}, R="estimate", substeps=2)
+NAMED = sid.ExtendedKalman(Q={"v": "drive"}, R={"y": "sensor"}, substeps=2)
+DATA = record(n=1500, drive=DRIVE, noise=NOISE, seed=3)
+
+
+def test_noise_of_a_simulated_record_is_found() -> None:
+    result = fit(DATA, predictor=BOTH, objective="likelihood", P0=0.0)
+    assert result.success and result.names == ["k", "c", "process_v", "noise_y"]
+    truth = np.array([*TRUTH.values(), 0.1 * DRIVE, NOISE])  # 0.1 s of the force, on a unit mass
+    assert np.all(np.abs(result.x - truth) < 4 * result.x_stderr)
+    assert np.all(result.x_stderr < 0.15 * truth)
+    assert result.noise["process_z"] == 0.0 and result.noise["noise_y"] == result.x[3]
+    z = result.innovations()["standardised"].to_numpy()
+    assert abs(np.mean(z**2) - 1) < 1e-6  # the scale of all noise is at its optimum
+    assert result.resid().table["white p"].iloc[0] > 0.01
+
+
+@pytest.mark.parametrize("method", ["bfgs", "trust"])
+def test_methods_agree(method: Any) -> None:
+    a, b = (fit(DATA, predictor=BOTH, objective="likelihood", P0=0.0, method=m) for m in ("lm", method))
+    assert b.success, b.message
+    assert abs(a.fun - b.fun) < 1e-4
+    np.testing.assert_allclose(a.x, b.x, atol=1e-2 * a.x_stderr.min())
+    assert [i.objective for i in b.history] == sorted((i.objective for i in b.history), reverse=True) or method == "bfgs"
+
+
+@pytest.mark.parametrize("method", ["lm", "bfgs"])
+def test_bounds_of_a_likelihood(method: Any) -> None:
+    result = fit(DATA, predictor=BOTH, objective="likelihood", P0=0.0, method=method, bounds=({"k": 0, "c": 0.5}, None))
+    assert result.success and result.p["c"] == 0.5 and "At their bounds: ['c']" in result.message
+    free = fit(DATA, {"k": 3.0}, fixed={"c": 0.5}, predictor=BOTH, objective="likelihood", P0=0.0)
+    np.testing.assert_allclose(result.p["k"], free.p["k"], atol=0.01 * free.stderr["k"])
+
+
+def test_standard_deviations_can_be_leaves_of_the_guess() -> None:
+    guess = {"k": 3.0, "c": 0.8, "noise": {"drive": 0.1, "sensor": 0.1}}
+    result = fit(DATA, guess, predictor=NAMED, objective="likelihood", P0=0.0)
+    auto = fit(DATA, predictor=BOTH, objective="likelihood", P0=0.0)
+    np.testing.assert_allclose(result.p["noise"]["drive"], auto.noise["process_v"], rtol=1e-4)
+    np.testing.assert_allclose(result.stderr["noise"]["sensor"], auto.x_stderr[3], rtol=1e-4)
+
+
+def test_a_noise_that_is_not_there_is_as_good_as_zero() -> None:
+    result = fit(predictor=BOTH, objective="likelihood", P0=0.0)
+    assert result.success and "No noise is seen in ['process_v']" in result.message
+    assert result.noise["process_v"] < 1e-4 and result.x_stderr[2] == 0.0
+    known = fit(predictor=sid.ExtendedKalman(R="estimate", substeps=2), objective="likelihood", P0=0.0)
+    np.testing.assert_allclose(result.fun, known.fun, atol=1e-5)
+    squares = fit()
+    np.testing.assert_allclose([known.p["k"], known.p["c"]], squares.x, rtol=1e-5)  # of a free run they are the same
+    np.testing.assert_allclose(known.noise["noise_y"] ** 2, squares.fun, rtol=1e-6)
+
+
+def test_information_is_the_spread_of_the_score() -> None:
+    """Over records of the true model, the gradient at the truth varies as the expected information says."""
+    predictor = sid.ExtendedKalman(Q={"v": "drive"}, R={"y": "sensor"}, substeps=2)
+    truth = {**TRUTH, "drive": 0.1 * DRIVE, "sensor": NOISE}
+    scores, information = [], np.zeros((4, 4))
+    for seed in range(200):
+        data = record(n=200, drive=DRIVE, noise=NOISE, seed=seed)
+        target = fit(data, truth, predictor=predictor, objective="likelihood", P0=0.0, options={"maxiter": 0}).target
+        evaluation = target.evaluate(np.array(list(truth.values())))
+        scores.append(evaluation.gradient)
+        information += evaluation.information / 200
+    root = np.linalg.cholesky(np.linalg.inv(information))
+    whitened = np.array(scores) @ root
+    assert np.all(np.abs(whitened.mean(axis=0)) < 4 / np.sqrt(200))
+    spread = whitened.T @ whitened / 200
+    np.testing.assert_allclose(spread, np.eye(4), atol=4 * np.sqrt(2 / 200))
+
+
+def test_noise_cannot_be_found_by_least_squares() -> None:
+    with pytest.raises(ValueError, match="objective='likelihood'"):
+        fit(predictor=BOTH)
