@@ -15,22 +15,32 @@ from pm_sysid.likelihood import ODEFilter, set_data
 from pm_sysid.metrics import fit_percent, nmse, nrmse, rmse
 from pm_sysid.mode import find_mode
 from pm_sysid.moments import correlation, covariance
+from pm_sysid.pem.checks import compare_fits
+from pm_sysid.pem.fit import fit_pem
+from pm_sysid.pem.predictors import ExtendedKalman, ProbabilisticKalman, UnscentedKalman
+from pm_sysid.pem.result import PEMResult
 from pm_sysid.plots import (
+    plot_abc,
     plot_annealing,
+    plot_compare,
     plot_correlation,
     plot_fit,
     plot_ibis,
     plot_prediction,
     plot_prior_posterior,
+    plot_resid,
     plot_residuals,
+    plot_restoring_force,
     plot_states,
 )
 from pm_sysid.prediction import predict
 from pm_sysid.residuals import residual_tests
+from pm_sysid.samplers.abc_ns import sample_abc_ns
 from pm_sysid.samplers.data_annealing import DataAnnealing
 from pm_sysid.samplers.ibis import IBIS
 from pm_sysid.samplers.runs import extend, load_checkpoint, sample_ibis
 from pm_sysid.simulation import simulate
+from pm_sysid.simulator import ODESimulator
 from pm_sysid.solver import EK0, EK1
 from pm_sysid.stages import log_evidence, stages
 from pm_sysid.states import sample_states, smooth
@@ -51,11 +61,17 @@ __all__ = [
     "EK1",
     "IBIS",
     "DataAnnealing",
+    "ExtendedKalman",
     "ODEFilter",
+    "ODESimulator",
+    "PEMResult",
+    "ProbabilisticKalman",
     "SubstepWarning",
     "System",
     "Target",
     "TimeSeries",
+    "UnscentedKalman",
+    "compare_fits",
     "compare_models",
     "correlation",
     "covariance",
@@ -63,6 +79,7 @@ __all__ = [
     "dic",
     "extend",
     "find_mode",
+    "fit_pem",
     "fit_percent",
     "innovations",
     "load_checkpoint",
@@ -70,17 +87,22 @@ __all__ = [
     "models",
     "nmse",
     "nrmse",
+    "plot_abc",
     "plot_annealing",
+    "plot_compare",
     "plot_correlation",
     "plot_fit",
     "plot_ibis",
     "plot_prediction",
     "plot_prior_posterior",
+    "plot_resid",
     "plot_residuals",
+    "plot_restoring_force",
     "plot_states",
     "predict",
     "residual_tests",
     "rmse",
+    "sample_abc_ns",
     "sample_ibis",
     "sample_states",
     "set_data",

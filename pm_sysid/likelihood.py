@@ -159,6 +159,11 @@ class ODEFilter:
             raise ValueError(f"likelihood is {likelihood!r}; the only one so far is 'filter'.")
         if not isinstance(system, System):
             raise TypeError(f"system is {type(system).__name__}; give a pm_sysid.System.")
+        if not system.states:
+            raise ValueError(
+                "the system has no states, so that there is no ODE to filter; give its output to a likelihood of PyMC, such as "
+                "pm.Normal(name, pm_sysid.simulate(system, data, params), noise, observed=data.y)."
+            )
         solver = EK1() if solver is None else solver
         if not isinstance(solver, Solver):
             raise TypeError(f"solver is {solver!r}; give pm_sysid.EK0(...) or pm_sysid.EK1(...).")
@@ -170,7 +175,7 @@ class ODEFilter:
             vector(check_params(system, params)),
             _movable(means, f"{name}::x0"),
             _movable(stds, f"{name}::x0_std"),
-            vector(_noise(system, noise)),
+            vector(noise_entries(system, noise)),
             vector([1.0] * len(system.chain_states) if diffusions is None else diffusions),
         )
         free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))
@@ -188,14 +193,14 @@ class ODEFilter:
         observed = pytensor.shared(y[:, 0] if flat else y, f"{name}::y")
         if dims is None:
             time, output = f"{name}_time", f"{name}_output"
-            model.add_coord(time, _time_coordinate(records), length=pytensor.shared(len(y), time))
+            model.add_coord(time, time_coordinate(records), length=pytensor.shared(len(y), time))
             if not flat:
                 model.add_coord(output, system.outputs)
             dims = (time,) if flat else (time, output)
         return model.register_rv(rv, name, observed=observed, dims=dims)
 
 
-def _time_coordinate(records: Sequence[TimeSeries]) -> np.ndarray:
+def time_coordinate(records: Sequence[TimeSeries]) -> np.ndarray:
     """Times of one record; running numbers for several, whose times overlap."""
     return records[0].t if len(records) == 1 else np.arange(sum(len(r) for r in records))
 
@@ -215,7 +220,7 @@ def _uncertain(std: Any) -> bool:
     return isinstance(std, Variable) or std != 0.0
 
 
-def _noise(system: System, noise: Any) -> list[Any]:
+def noise_entries(system: System, noise: Any) -> list[Any]:
     """Noise standard deviation of each output."""
     n = len(system.outputs)
     if isinstance(noise, Mapping):
@@ -287,7 +292,7 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         owner.rvs_to_values[rv].set_value(y[:, 0] if op.flat else y)
         time = f"{name}_time"
         if time in owner.dim_lengths:
-            owner.set_dim(time, len(y), coord_values=_time_coordinate(records))
+            owner.set_dim(time, len(y), coord_values=time_coordinate(records))
 
 
 def _solver_like(problem: Problem) -> Solver:

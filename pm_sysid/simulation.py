@@ -113,14 +113,14 @@ def simulate(
     inputs = rk4_inputs(record, chosen)
     attributes = {"substeps": chosen, "integrator": "RK4"}
     if distance is not None:
-        squares = _run(system, theta, start, inputs, y=record.output_matrix)[:, 0]
+        squares = run_batch(system, theta, start, inputs, y=record.output_matrix)[:, 0]
         measured = record.output_matrix
         with np.errstate(divide="ignore", invalid="ignore"):
             values = 100 * squares / np.sum(~np.isnan(measured), axis=0) / np.nanvar(measured, axis=0)
         values = values.reshape(*dims.values(), -1)
         return xr.Dataset({n: (tuple(dims), values[..., i]) for i, n in enumerate(system.outputs)}, coords, attributes)
     names = [*system.outputs, *system.states]
-    stacked = _run(system, theta, start, inputs).reshape(*dims.values(), len(record), len(names))
+    stacked = run_batch(system, theta, start, inputs).reshape(*dims.values(), len(record), len(names))
     variables = {name: ((*dims, "time"), stacked[..., i]) for i, name in enumerate(names) if names.index(name) == i}
     return xr.Dataset(variables, {**coords, "time": record.t}, attributes)
 
@@ -141,13 +141,15 @@ def _compiled(system: System, output: Literal["run", "squares"]) -> Callable[...
     return function
 
 
-def _run(system: System, theta: np.ndarray, start: np.ndarray, inputs: FilterInputs, y: np.ndarray | None = None) -> np.ndarray:
+def run_batch(
+    system: System, theta: np.ndarray, start: np.ndarray, inputs: FilterInputs, y: np.ndarray | None = None
+) -> np.ndarray:
     """Outputs and states (N, T, n) of parameter sets; or, given measurements, sums of squared errors (N, 1, n_y)."""
-    samples, T = inputs.samples, len(inputs.counts)
+    samples, T, starts = inputs.samples, len(inputs.counts), np.ascontiguousarray(start[:, None])
     if y is None:
-        return _compiled(system, "run")(theta, start[:, None], np.arange(T + 1), inputs.counts, inputs.substeps, samples)
+        return _compiled(system, "run")(theta, starts, np.arange(T + 1), inputs.counts, inputs.substeps, samples)
     samples = np.concatenate([samples, y], axis=1)
-    return _compiled(system, "squares")(theta, start[:, None], np.array([0, T]), inputs.counts, inputs.substeps, samples)
+    return _compiled(system, "squares")(theta, starts, np.array([0, T]), inputs.counts, inputs.substeps, samples)
 
 
 def _draws(
@@ -211,7 +213,7 @@ def _choose(system: System, record: TimeSeries, theta: np.ndarray, start: np.nda
     picked = sorted({0, len(theta) // 2, len(theta) - 1})
 
     def outputs(n: int) -> np.ndarray:
-        return _run(system, theta[picked], start[picked], rk4_inputs(record, n))[:, :, :n_y]
+        return run_batch(system, theta[picked], start[picked], rk4_inputs(record, n))[:, :, :n_y]
 
     def moved(a: np.ndarray, b: np.ndarray) -> float:
         fine = np.all(np.isfinite(b), axis=(1, 2))

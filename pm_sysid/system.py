@@ -22,13 +22,13 @@ class System:
 
     Parameters
     ----------
-    dynamics : callable
+    dynamics : callable or None
         ``dynamics(t, x, u, p)`` returns the time derivative of every state, in the order of ``states`` (a tuple, list,
         vector, or a dict by state name). ``t`` is a 0-d tensor (seconds); ``x``, ``u`` and ``p`` are named tuples of
         0-d tensors. Python operators, ``pm.math`` and elementwise ``pytensor.tensor`` functions, ``pt.stack``, indexing,
-        ``pt.switch``, ``abs``, sums and products of small arrays may be used.
+        ``pt.switch``, ``abs``, sums and products of small arrays may be used. None for a static map.
     states : sequence of str
-        Names of the states.
+        Names of the states; empty for a static map, whose outputs follow the inputs at once.
     inputs : sequence of str, optional
         Names of the inputs, in the order of the record's input channels.
     params : sequence of str, optional
@@ -64,7 +64,7 @@ class System:
     @untraced
     def __init__(
         self,
-        dynamics: Callable[..., Any],
+        dynamics: Callable[..., Any] | None,
         *,
         states: Sequence[str],
         inputs: Sequence[str] = (),
@@ -75,8 +75,10 @@ class System:
         self.states = _names("states", states)
         self.inputs = _names("inputs", inputs)
         self.params = _names("params", params)
-        if not self.states:
-            raise ValueError("states is empty; a system needs at least one state, such as states=('z', 'v').")
+        if dynamics is None and self.states:
+            raise ValueError(
+                f"dynamics is None, but there are the states {self.states}; give dynamics(t, x, u, p), or states=()."
+            )
         self.dynamics, self.observe = dynamics, observe
 
         self.t = symbols("t", 1)[0]
@@ -141,6 +143,8 @@ class System:
         return simplify([item if isinstance(item, Variable) else float(item) for item in flat])
 
     def _trace_dynamics(self) -> tuple[Scalar, ...]:
+        if self.dynamics is None:
+            return ()
         names = ("t", "x", "u", "p")
         flat, result = self._call("dynamics", self.dynamics, names)
         if isinstance(result, Mapping):
@@ -231,8 +235,8 @@ class System:
         chains = "; ".join(" -> ".join(chain) for chain in self.chains)
         lines = [
             f"System: {len(self.states)} states, {len(self.inputs)} inputs, {len(self.outputs)} outputs",
-            f"  states      {', '.join(self.states)}",
-            f"  chains      {chains}",
+            f"  states      {', '.join(self.states) or 'none (a static map)'}",
+            *([f"  chains      {chains}"] if self.states else []),
             f"  inputs      {', '.join(self.inputs) or 'none'}",
             f"  outputs     {', '.join(self.outputs)}",
             f"  parameters  {', '.join(self.params) or 'none'} (each needs a value or a prior)",

@@ -153,7 +153,7 @@ def gradient_source(op: Recurrence, width: int, lanes: int) -> str:
     """
     slots, (_, back_slots, p_slots) = forward_program(op, lanes=True).slots, reverse_program(op, lanes=True)
     nc, n_params, n_out, n_start = op.n_carry, op.n_params, op.n_outputs, op.start.n_inputs
-    rows = max(64, TAPE_BYTES // (8 * nc * width))
+    rows = max(64, TAPE_BYTES // (8 * max(1, nc) * width))
     return f"""{HELPERS.format(L=width, V=lanes)}
 @jit
 def keep(tape, row, W):

@@ -69,7 +69,7 @@ def gradient_source(op: Recurrence) -> str:
     """
     slots, (_, back_slots, p_slots) = forward_program(op).slots, reverse_program(op)
     nc, n_params = op.n_carry, op.n_params
-    rows = max(64, TAPE_BYTES // (8 * nc))
+    rows = max(64, TAPE_BYTES // (8 * max(1, nc)))
     return f"""
 @jit
 def keep(tape, row, W):

@@ -31,7 +31,7 @@ class Checkpoint:
     def __init__(self, folder: str | os.PathLike[str], generator: np.random.Generator) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        state = json.dumps(_plain(generator.bit_generator.state), sort_keys=True)
+        state = json.dumps(plain(generator.bit_generator.state), sort_keys=True)
         self.key = hashlib.sha256(state.encode()).hexdigest()[:12]
 
     @property
@@ -46,47 +46,48 @@ class Checkpoint:
     def save(self, saved: Saved, particles: np.ndarray | None = None) -> None:
         """Replace the chain's file; a kill at any time leaves the old or the new one."""
         if particles is not None:
-            _write(self.stage_path(len(saved.stages)), {"x": particles}, {})
+            write(self.stage_path(len(saved.stages)), {"x": particles}, {})
         rest = saved._asdict()
         arrays = rest.pop("arrays")
-        _write(self.path, arrays, rest)
+        write(self.path, arrays, rest)
 
     def load(self) -> Saved | None:
         """Read what the chain had reached, or None."""
         if not self.path.exists():
             return None
-        arrays, rest = _read(self.path)
+        arrays, rest = read(self.path)
         return Saved(arrays, **rest)
 
     def load_stage(self, stage: int) -> np.ndarray:
         """Particles after a stage."""
-        return _read(self.stage_path(stage))[0]["x"]
+        return read(self.stage_path(stage))[0]["x"]
 
 
 def read_chains(folder: Path) -> list[Saved]:
     """All chains of a folder, in no particular order."""
     files = sorted(p for p in folder.glob("chain-*.nc") if "-stage-" not in p.name)
-    return [Saved(arrays, **rest) for arrays, rest in map(_read, files)]
+    return [Saved(arrays, **rest) for arrays, rest in map(read, files)]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers, lists and dicts that JSON can hold."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.ndarray):
         return value.tolist()
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _write(path: Path, arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> None:
+def write(path: Path, arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> None:
+    """Replace a file by arrays and what JSON can hold; a kill at any time leaves the old or the new one."""
     temporary = path.with_suffix(".part")
     with netcdf_file(str(temporary), "w", version=2) as file:
         # A dimension of length zero means something else in the format.
         file.shapes = json.dumps({name: list(a.shape) for name, a in arrays.items()})
         file.kinds = json.dumps({name: a.dtype.kind for name, a in arrays.items()})
-        file.rest = json.dumps(_plain(rest))
+        file.rest = json.dumps(plain(rest))
         for name, array in arrays.items():
             if array.size:
                 dims = [f"{name}_{i}" for i in range(array.ndim)]
@@ -96,7 +97,8 @@ def _write(path: Path, arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> N
     os.replace(temporary, path)
 
 
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what :func:`write` wrote."""
     with netcdf_file(str(path), "r", mmap=False) as file:
         shapes, kinds = json.loads(file.shapes), json.loads(file.kinds)
         rest = json.loads(file.rest)

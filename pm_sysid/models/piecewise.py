@@ -1,0 +1,329 @@
+"""Piecewise-linear laws: springs with gaps and stops, dampers that differ between bound and rebound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from pytensor.graph.basic import Variable
+
+from pm_sysid.system import System
+
+
+def piecewise_linear(x: Any, slope: Any, slopes: Sequence[Any], breakpoints: Sequence[Any]) -> Any:
+    """Continuous piecewise-linear function through the origin.
+
+    Parameters
+    ----------
+    x : array_like, DataArray or tensor
+        Where to evaluate it.
+    slope : array_like, DataArray or tensor
+        Slope ``k0`` of the region that holds the origin.
+    slopes : sequence
+        For each breakpoint the slope of the region beyond it, seen from the origin, up to the next breakpoint on that side.
+    breakpoints : sequence
+        Where the slope changes: as many as ``slopes``, of either sign and in any order. One at zero counts as negative; of
+        equal ones the later counts as the outer one, whose slope holds from there on.
+
+    Returns
+    -------
+    ndarray, DataArray or TensorVariable
+        Of the shape that all arguments broadcast to; symbolic if any argument is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``slopes`` or ``breakpoints`` are no sequences, or not equally many.
+
+    Notes
+    -----
+    Every breakpoint adds the change of slope there, from that of its neighbour on the side of the origin, times the distance
+    beyond it. Which neighbour that is depends on parameters alone: in a System it is computed once a run, and a step costs
+    three operations a breakpoint.
+
+    Source: Nayek et al. (2023), Eqs. 4-9, where one, two and three breakpoints are written out (their Eq. 8 has ``v_R1`` in
+    the place of the slope ``c_R1``).
+
+    Examples
+    --------
+    >>> import numpy as np, pm_sysid as sid
+    >>> stops = dict(slope=1.0, slopes=[3.0, 7.0], breakpoints=[-1.0, 0.5])
+    >>> sid.models.piecewise_linear(np.array([-2.0, -1.0, 0.0, 0.5, 1.5]), **stops)
+    array([-4. , -1. ,  0. ,  0.5,  7.5])
+    """
+    corners = _corners(slope, slopes, breakpoints)
+    maximum = _operations(x, slope, *(v for corner in corners for v in corner)).maximum
+    force = slope * x
+    for corner in corners:
+        force = force + corner.side * (corner.slope - corner.inner) * maximum(corner.side * x - abs(corner.at), 0.0)
+    return force
+
+
+def piecewise_oscillator(
+    regions: int = 3,
+    *,
+    nonlinear: Literal["stiffness", "damping"] = "stiffness",
+    observe: Literal["acceleration", "displacement", "velocity"] = "acceleration",
+) -> System:
+    """Oscillator with a piecewise-linear spring, ``m z'' + c0 z' + k(z) = u``, or damper, ``m z'' + c(z') + k0 z = u``.
+
+    Parameters
+    ----------
+    regions : int, default 3
+        Number of linear regions: one more than breakpoints. One region is a linear oscillator.
+    nonlinear : {"stiffness", "damping"}
+        Which force is piecewise linear.
+    observe : {"acceleration", "displacement", "velocity"}
+        What the sensor reads.
+
+    Returns
+    -------
+    System
+        States ``z`` (m), ``v`` (m/s); input ``u`` (N). Parameters of the spring: ``m`` (kg), ``c0`` (N s/m), slopes ``k0``,
+        ``k1``, ... (N/m) and breakpoints ``d1``, ... (m); of the damper: ``m``, ``k0``, slopes ``c0``, ``c1``, ... and
+        breakpoints ``v1``, ... (m/s). ``k1`` is the slope beyond ``d1``, and so on; see :func:`piecewise_linear`.
+
+    Raises
+    ------
+    ValueError
+        For ``regions`` below one, or a force or sensor that does not exist.
+
+    Notes
+    -----
+    Breakpoints have no order: with equal priors the posterior has as many copies of itself as they have permutations, unless
+    :func:`piecewise_constraints` (``ordered=True``) keeps one of them.
+
+    Source: Nayek et al. (2023), Eqs. 2-9; their ``k_L1``, ``d_L1``, ``k_R1``, ``d_R1`` are ``k1``, ``d1``, ``k2``, ``d2``
+    here.
+
+    Examples
+    --------
+    >>> import pm_sysid as sid
+    >>> sid.models.piecewise_oscillator(3).params
+    ('m', 'c0', 'k0', 'k1', 'k2', 'd1', 'd2')
+    >>> sid.models.piecewise_oscillator(2, nonlinear="damping").params
+    ('m', 'k0', 'c0', 'c1', 'v1')
+    """
+    n = _breakpoints(regions)
+    if nonlinear not in ("stiffness", "damping"):
+        raise ValueError(f"nonlinear is {nonlinear!r}; give 'stiffness' or 'damping'.")
+    sensors: dict[str, Any] = {
+        "acceleration": lambda t, x, dx, u, p: dx.v,
+        "displacement": lambda t, x, dx, u, p: x.z,
+        "velocity": lambda t, x, dx, u, p: x.v,
+    }
+    if observe not in sensors:
+        raise ValueError(f"observe is {observe!r}; give one of {sorted(sensors)}.")
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
+        if nonlinear == "stiffness":
+            force = p.c0 * x.v + piecewise_linear(x.z, p.k0, _numbered(p, "k", n), _numbered(p, "d", n))
+        else:
+            force = p.k0 * x.z + piecewise_linear(x.v, p.c0, _numbered(p, "c", n), _numbered(p, "v", n))
+        return x.v, (u.u - force) / p.m
+
+    first = ("m", "c0", "k0") if nonlinear == "stiffness" else ("m", "k0", "c0")
+    slope, breakpoint_ = ("k", "d") if nonlinear == "stiffness" else ("c", "v")
+    return System(
+        dynamics,
+        states=("z", "v"),
+        inputs=("u",),
+        params=(*first, *_names(slope, n), *_names(breakpoint_, n)),
+        observe=sensors[observe],
+    )
+
+
+def piecewise_map(regions: int = 3, *, offset: bool = True) -> System:
+    """Static piecewise-linear damper ``force = f(v - v0)``: an output that follows the input at once, without states.
+
+    Parameters
+    ----------
+    regions : int, default 3
+        Number of linear regions: one more than breakpoints.
+    offset : bool, default True
+        Whether the force vanishes at a velocity ``v0`` of its own rather than at zero.
+
+    Returns
+    -------
+    System
+        No states; input ``v`` (m/s); output ``force`` (N); parameters: slopes ``c0``, ``c1``, ... (N s/m), breakpoints
+        ``v1``, ... (m/s), relative to ``v0``, and ``v0`` (m/s). ``c1`` is the slope beyond ``v1``, and so on; see
+        :func:`piecewise_linear`.
+
+    Raises
+    ------
+    ValueError
+        For ``regions`` below one.
+
+    Notes
+    -----
+    Source: Nayek et al. (2023), Eq. 21.
+
+    Examples
+    --------
+    >>> import numpy as np, pm_sysid as sid
+    >>> damper = sid.models.piecewise_map(2, offset=False)
+    >>> record = sid.TimeSeries(np.arange(3.0), np.array([-1.0, 0.5, 2.0]), None, intersample="zoh")
+    >>> sid.simulate(damper, record, dict(c0=10.0, c1=2.0, v1=1.0))["force"].values
+    array([-10.,   5.,  12.])
+    """
+    n = _breakpoints(regions)
+
+    def observe(t: Any, x: Any, dx: Any, u: Any, p: Any) -> dict[str, Any]:
+        velocity = u.v - p.v0 if offset else u.v
+        return {"force": piecewise_linear(velocity, p.c0, _numbered(p, "c", n), _numbered(p, "v", n))}
+
+    params = ("c0", *_names("c", n), *_names("v", n), *(("v0",) if offset else ()))
+    return System(None, states=(), inputs=("v",), params=params, observe=observe)
+
+
+def piecewise_constraints(
+    slope: Any,
+    slopes: Sequence[Any],
+    breakpoints: Sequence[Any],
+    *,
+    difference: float = 0.05,
+    ordered: bool = True,
+    separation: float = 0.0,
+    name: str = "piecewise",
+) -> list[Any]:
+    """Keep the parameters of a piecewise-linear function apart, as potentials of the model on the context stack.
+
+    Parameters
+    ----------
+    slope, slopes, breakpoints
+        As for :func:`piecewise_linear`; numbers or variables of the model.
+    difference : float, default 0.05
+        Slopes of neighbouring regions must differ by at least this fraction of the larger of the two (in size), so that each
+        differs by it from the other.
+    ordered : bool, default True
+        Breakpoints must increase in the order given, ``d1 < d2 < ...``. Which of them is called ``d1`` means nothing, and
+        without an order every posterior is there once for each permutation.
+    separation : float, default 0.0
+        Breakpoints must be further apart than this.
+    name : str, default "piecewise"
+        The potentials are called ``name_slopes`` and ``name_breakpoints``.
+
+    Returns
+    -------
+    list of TensorVariable
+        The potentials added: zero where the constraint holds, minus infinity elsewhere. None for a single region, and no
+        ``name_breakpoints`` for a single breakpoint.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :func:`piecewise_linear`; for a negative ``difference`` or ``separation``, or outside a model.
+
+    Notes
+    -----
+    A model whose breakpoints have equal priors has an initial point at which they coincide, and minus infinity there: give
+    them ``initval`` for samplers that start at that point. Sequential samplers start from the prior and need none.
+
+    Source: Nayek et al. (2023), Section 4.
+
+    Examples
+    --------
+    >>> import pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     k = [pm.LogNormal(f"k{i}") for i in range(3)]
+    ...     d = [pm.Uniform("d1", -1, 1, initval=-0.5), pm.Uniform("d2", -1, 1, initval=0.5)]
+    ...     _ = sid.models.piecewise_constraints(k[0], k[1:], d)
+    >>> [potential.name for potential in model.potentials]
+    ['piecewise_slopes', 'piecewise_breakpoints']
+    """
+    for what, value in (("difference", difference), ("separation", separation)):
+        if not (np.isscalar(value) and np.isfinite(value) and value >= 0):  # type: ignore[arg-type, operator]
+            raise ValueError(f"{what} is {value!r}; give a number that is zero or positive.")
+    corners = _corners(pt.as_tensor(slope), slopes, breakpoints)
+    apart = [abs(c.slope - c.inner) >= difference * pt.maximum(abs(c.slope), abs(c.inner)) for c in corners]
+    at = [c.at for c in corners]
+    if ordered:
+        distances = [b - a for a, b in pairwise(at)]
+    else:
+        distances = [abs(b - a) for i, b in enumerate(at) for a in at[:i]]
+    distinct = [distance > separation for distance in distances]
+    conditions = {f"{name}_slopes": apart, f"{name}_breakpoints": distinct}
+    return [pm.Potential(k, pt.switch(pt.all(pt.stack(v)), 0.0, -np.inf)) for k, v in conditions.items() if v]
+
+
+# -- the corners of a function ----------------------------------------------------------------------------------------
+
+
+class _Operations(NamedTuple):
+    """What depends on whether values are symbolic, labelled or plain."""
+
+    where: Callable[[Any, Any, Any], Any]
+    maximum: Callable[[Any, Any], Any]
+
+
+class _Corner(NamedTuple):
+    """A breakpoint ``at``, on which ``side`` of the origin it is, the slope beyond it and that on its inner side."""
+
+    at: Any
+    side: Any
+    slope: Any
+    inner: Any
+
+
+def _operations(*values: Any) -> _Operations:
+    if any(isinstance(v, Variable) for v in values):
+        return _Operations(pt.switch, pt.maximum)
+    if any(isinstance(v, xr.DataArray) for v in values):
+        return _Operations(xr.where, np.maximum)
+    return _Operations(np.where, np.maximum)
+
+
+def _corners(slope: Any, slopes: Any, breakpoints: Any) -> list[_Corner]:
+    """Breakpoints and the slopes on both sides of each, without sorting: values may be symbols."""
+    outer, at = _entries("slopes", slopes), _entries("breakpoints", breakpoints)
+    if len(outer) != len(at):
+        raise ValueError(f"there are {len(outer)} slopes for {len(at)} breakpoints; give the slope beyond each breakpoint.")
+    if any(isinstance(v, Variable) for v in (slope, *outer, *at)):  # a truth value of numbers would be none of PyTensor's
+        slope, outer, at = pt.as_tensor(slope), [pt.as_tensor(k) for k in outer], [pt.as_tensor(d) for d in at]
+    where = _operations(slope, *outer, *at).where
+    side = [where(d > 0, 1.0, -1.0) for d in at]
+    reach = [abs(d) for d in at]
+    corners = []
+    for i, d in enumerate(at):
+        inner, nearest = slope, 0.0
+        for j in range(len(at)):
+            if j == i:
+                continue
+            before = reach[j] <= reach[i] if j < i else reach[j] < reach[i]
+            between = (side[j] * side[i] > 0) & before & (reach[j] >= nearest)
+            inner, nearest = where(between, outer[j], inner), where(between, reach[j], nearest)
+        corners.append(_Corner(d, side[i], outer[i], inner))
+    return corners
+
+
+def _entries(what: str, values: Any) -> list[Any]:
+    """One entry a breakpoint; of an array or a vector variable, those along its first dimension."""
+    if isinstance(values, Variable):
+        shape = values.type.shape  # type: ignore[attr-defined]
+        if len(shape) == 0 or shape[0] is None:
+            raise TypeError(f"{what} is a variable of shape {shape}; give a vector of known length, or a list of scalars.")
+        return [values[i] for i in range(shape[0])]  # type: ignore[index]
+    array = isinstance(values, np.ndarray | xr.DataArray) and values.ndim > 0
+    if isinstance(values, str) or not (array or isinstance(values, Sequence)):
+        raise TypeError(f"{what} is {values!r}; give a sequence with one entry for each breakpoint.")
+    return list(values)
+
+
+def _breakpoints(regions: Any) -> int:
+    if isinstance(regions, bool) or not isinstance(regions, int | np.integer) or regions < 1:
+        raise ValueError(f"regions is {regions!r}; give a positive integer: 1 is linear, 2 bilinear, 3 trilinear.")
+    return int(regions) - 1
+
+
+def _names(letter: str, n: int) -> list[str]:
+    return [f"{letter}{i}" for i in range(1, n + 1)]
+
+
+def _numbered(p: Any, letter: str, n: int) -> list[Any]:
+    return [getattr(p, name) for name in _names(letter, n)]

@@ -1,0 +1,156 @@
+"""A run of the ABC nested sampler, and the restoring forces of its posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from pm_sysid.moments import posterior_of
+from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, Panels, panels
+from pm_sysid.stages import group
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
+
+
+def plot_abc(
+    idata: xr.DataTree, *, share: bool = False, axes: Panels = None, figsize: tuple[float, float] | None = None
+) -> AxesArray:
+    """Draw the rounds of an ABC nested sampler: threshold, acceptance, and probabilities of the models.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Result of :func:`sample_abc_ns`.
+    share : bool, default False
+        Also draw the share of each model in the number of particles, dashed.
+    axes : array of three matplotlib axes, optional
+        Where to draw, from top to bottom; by default a new figure.
+    figsize : (float, float), optional
+        Size of a new figure in inches.
+
+    Returns
+    -------
+    ndarray of matplotlib axes, shape (3,)
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    ValueError
+        If ``idata`` is not the result of :func:`sample_abc_ns`.
+
+    Notes
+    -----
+    Compare Nayek et al. (2023), Figures 8, 13 and 15.
+    """
+    if "populations" not in idata:
+        raise ValueError("idata has no group 'populations'; give the result of sample_abc_ns.")
+    rounds = group(idata, "populations")
+    top, middle, bottom = canvas = panels("axes", axes, [(3, 1)], figsize or (7.0, 6.0), sharex=True).ravel()
+    number = rounds["population"].values
+    top.semilogy(number, rounds["threshold"], color=MODEL, label="threshold")
+    top.semilogy(number, np.maximum(rounds["best"], 1e-300), color=DATA, lw=1, label="best particle")
+    top.set_ylabel("distance")
+    top.legend(frameon=False, fontsize="small")
+    middle.semilogy(number, rounds["acceptance"], color=MODEL)
+    middle.set_ylabel("acceptance")
+    for k, name in enumerate(rounds["model"].values):
+        colour = _COLOURS[k % len(_COLOURS)]
+        bottom.plot(number, rounds["probability"].isel(model=k), color=colour, label=str(name))
+        if share:
+            bottom.plot(number, rounds["share"].isel(model=k), color=colour, lw=1, ls="--")
+    bottom.set_ylabel("probability")
+    bottom.set_ylim(-0.02, 1.02)
+    bottom.set_xlabel("population")
+    bottom.legend(frameon=False, fontsize="small", ncols=min(4, rounds.sizes["model"]))
+    return canvas
+
+
+def plot_restoring_force(
+    idata: Any,
+    force: Callable[[np.ndarray, Any], Any],
+    x: ArrayLike,
+    *,
+    truth: ArrayLike | None = None,
+    data: tuple[ArrayLike, ArrayLike] | None = None,
+    draws: int = 200,
+    hdi: float = 0.94,
+    xlabel: str = "displacement",
+    ylabel: str = "restoring force",
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+) -> Axes:
+    """Draw a static force of a posterior over its argument: draws, their mean, and the band that holds most of them.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws.
+    force : callable
+        ``force(x, p)`` of the argument (an array) and a namespace of the parameters, each an array that broadcasts against
+        ``x``, such as ``lambda x, p: sid.models.piecewise_linear(x, p.k0, [p.k1], [p.d1])``.
+    x : array, shape (n,)
+        Where to evaluate it.
+    truth : array, shape (n,), optional
+        Known force, to mark.
+    data : (array, array), optional
+        Measured argument and force, to show behind it.
+    draws : int, default 200
+        At most so many draws are drawn as lines; mean and band are of these.
+    hdi : float, default 0.94
+        Probability of the band.
+    xlabel, ylabel : str
+        Names of the axes, with units.
+    ax : matplotlib axes, optional
+        Where to draw; by default a new figure.
+    figsize : (float, float), optional
+        Size of a new figure in inches.
+
+    Returns
+    -------
+    matplotlib axes
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    ValueError
+        If ``force`` returns something of another shape.
+
+    Notes
+    -----
+    Compare Nayek et al. (2023), Figures 10, 17 and 19.
+    """
+    at = np.asarray(x, dtype=float)
+    stacked = posterior_of(idata).stack(__sample__=("chain", "draw")).transpose("__sample__", ...)
+    n = stacked.sizes["__sample__"]
+    picked = np.linspace(0, n - 1, min(draws, n)).round().astype(int)
+    values = {str(k): v.values[picked] for k, v in stacked.data_vars.items()}
+    p = SimpleNamespace(**{k: v.reshape(len(picked), *v.shape[1:], 1) for k, v in values.items()})
+    forces = np.asarray(force(at[None], p), dtype=float)
+    if forces.shape != (len(picked), len(at)):
+        raise ValueError(
+            f"force(x, p) has the shape {forces.shape} for x of {(1, len(at))} and parameters of {(len(picked), 1)}; return "
+            f"{(len(picked), len(at))}."
+        )
+    canvas: Axes = panels("ax", ax, [(1, 1)], figsize or (6.0, 4.0)).ravel()[0]
+    if data is not None:
+        canvas.plot(*(np.asarray(d) for d in data), ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")
+    canvas.plot(at, forces.T, color=MODEL, lw=0.4, alpha=min(1.0, 10 / len(picked)), rasterized=True)
+    low, high = np.quantile(forces, [(1 - hdi) / 2, (1 + hdi) / 2], axis=0)
+    canvas.fill_between(at, low, high, color=MODEL, alpha=0.25, lw=0, label=f"{100 * hdi:.0f} % of the draws")
+    canvas.plot(at, forces.mean(axis=0), color=MODEL, lw=1.5, label="mean")
+    if truth is not None:
+        canvas.plot(at, np.asarray(truth), color=TRUTH, lw=1, ls="--", label="truth")
+    canvas.set_xlabel(xlabel)
+    canvas.set_ylabel(ylabel)
+    canvas.legend(frameon=False, fontsize="small")
+    return canvas

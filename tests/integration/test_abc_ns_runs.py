@@ -1,0 +1,199 @@
+"""Runs of the ABC nested sampler: one seed one result, wherever and however often interrupted."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pm_sysid as sid
+from pm_sysid.samplers import abc_ns
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:pytensor", "ignore:.*:DeprecationWarning:pymc")
+OPTIONS: dict[str, Any] = dict(epsilon=100.0, max_simulations=4000, random_seed=4, progressbar=False)
+T = np.linspace(0.0, 1.0, 21)
+
+
+DECAY = sid.System(
+    lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+)
+
+
+def models() -> dict[str, pm.Model]:
+    """A decay of known rate, with the right start and with one that is too low, over two records."""
+    records = [sid.TimeSeries(T, None, 2.0 * np.exp(-1.5 * T)), sid.TimeSeries(T[:11], None, 2.0 * np.exp(-1.5 * T[:11]))]
+    found = {}
+    for name, start in (("right", 2.0), ("low", 1.7)):
+        with pm.Model() as model:
+            rate = pm.Uniform("rate", 0.1, 5.0)
+            pm.Deterministic("time_constant", 1 / rate)
+            sid.ODESimulator("y", DECAY, records, {"rate": rate}, x0=start, substeps=2)
+        found[name] = model
+    return found
+
+
+def same(a: xr.DataTree, b: xr.DataTree) -> None:
+    assert a.attrs["stopped"] == b.attrs["stopped"]
+    assert a["populations"].to_dataset().drop_vars("seconds").identical(b["populations"].to_dataset().drop_vars("seconds"))
+    assert a["particles"].to_dataset().identical(b["particles"].to_dataset())
+    for name in ("right", "low"):
+        assert (name in a) == (name in b)
+        if name in a:
+            assert a[name]["posterior"].to_dataset().identical(b[name]["posterior"].to_dataset())
+
+
+@pytest.fixture(scope="module")
+def reference() -> xr.DataTree:
+    return sid.sample_abc_ns(models(), 200, **OPTIONS)
+
+
+def test_the_right_model_is_found(reference: xr.DataTree) -> None:
+    rounds = reference["populations"].to_dataset()
+    assert rounds["probability"].values[-1, 0] > 0.99 and "low" not in reference
+    posterior = reference["right"]["posterior"]
+    assert abs(float(posterior["rate"].mean()) - 1.5) < 0.05
+    assert np.allclose(posterior["time_constant"], 1 / posterior["rate"])
+    assert np.all(np.diff(rounds["threshold"]) <= 0) and np.all(rounds["best"] < rounds["threshold"])
+    assert np.allclose(rounds["probability"].sum("model"), 1) and np.allclose(rounds["share"].sum("model"), 1)
+    particles = reference["particles"].to_dataset()
+    assert float(particles["weight"].sum()) == pytest.approx(1) and particles.sizes["particle"] >= 200
+    assert float(particles["distance"].max()) < float(rounds["threshold"][-1])
+
+
+def test_one_seed_gives_one_result_on_any_threads(reference: xr.DataTree) -> None:
+    before = sid.set_threads(1)
+    try:
+        same(sid.sample_abc_ns(models(), 200, **OPTIONS), reference)
+    finally:
+        sid.set_threads(before)
+    other = sid.sample_abc_ns(models(), 200, **OPTIONS | {"random_seed": 5})
+    assert not np.array_equal(other["particles"]["distance"].values[:9], reference["particles"]["distance"].values[:9])
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path, reference: xr.DataTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, rounds = tmp_path / "run.nc", 0
+    fill = abc_ns.Run._fill
+
+    def interrupted(self: Any, *args: Any) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 5:
+            raise KeyboardInterrupt
+        fill(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(abc_ns.Run, "_fill", interrupted)
+        part = sid.sample_abc_ns(models(), 200, checkpoint=file, **OPTIONS)
+    assert part.attrs["stopped"] == "interrupted" and part["populations"].sizes["population"] == 4
+    same(sid.sample_abc_ns(models(), 200, checkpoint=file, **OPTIONS), reference)
+    whole = sid.sample_abc_ns(models(), 200, checkpoint=file, **OPTIONS | {"random_seed": None})
+    assert whole["populations"].sizes["population"] == reference["populations"].sizes["population"]
+
+
+def test_a_checkpoint_is_only_for_its_own_run(tmp_path: Path) -> None:
+    file = tmp_path / "run.nc"
+    sid.sample_abc_ns(models(), 50, checkpoint=file, **OPTIONS | {"max_simulations": 300})
+    with pytest.raises(ValueError, match=r"has particles = 50; give the same"):
+        sid.sample_abc_ns(models(), 60, checkpoint=file, **OPTIONS)
+    with pytest.raises(ValueError, match=r"random_seed is 9, but the run in .* began with 4"):
+        sid.sample_abc_ns(models(), 50, checkpoint=file, **OPTIONS | {"random_seed": 9})
+    file.write_bytes(b"not a checkpoint")
+    with pytest.raises(ValueError, match="is no checkpoint of sample_abc_ns"):
+        sid.sample_abc_ns(models(), 50, checkpoint=file, **OPTIONS)
+    with pytest.raises(ValueError, match="is the folder"):
+        sid.sample_abc_ns(models(), 50, checkpoint=tmp_path, **OPTIONS)
+
+
+class Fragile(Executor):
+    """Runs batches at once, in this process, and breaks down after some of them."""
+
+    _max_workers = 2
+
+    def __init__(self, lives: int) -> None:
+        self.lives = lives
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        from concurrent.futures import BrokenExecutor
+
+        future: Future[Any] = Future()
+        self.lives -= 1
+        if self.lives < 0:
+            future.set_exception(BrokenExecutor("a worker died"))
+        else:
+            future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_an_executor_that_breaks_down_loses_nothing(reference: xr.DataTree, caplog: pytest.LogCaptureFixture) -> None:
+    sid_log = abc_ns._log
+    sid_log.addHandler(caplog.handler)
+    try:
+        same(sid.sample_abc_ns(models(), 200, executor=Fragile(7), **OPTIONS), reference)
+    finally:
+        sid_log.removeHandler(caplog.handler)
+    assert "the executor broke down (a worker died); the run goes on in this process." in caplog.text
+
+
+def test_processes_give_the_same_result(reference: xr.DataTree) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        same(sid.sample_abc_ns(models(), 200, executor=executor, **OPTIONS), reference)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_dask_worker_that_is_killed_loses_nothing(reference: xr.DataTree) -> None:
+    distributed = pytest.importorskip("distributed", reason="needs distributed: the extra dask")
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        pids = client.run(os.getpid)
+        executor = client.get_executor(pure=False)
+        submitted = executor.submit
+        count = 0
+
+        def submit(fn: Any, *args: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == 12:
+                os.kill(next(iter(pids.values())), signal.SIGKILL)
+            return submitted(fn, *args)
+
+        executor.submit = submit
+        same(sid.sample_abc_ns(models(), 200, executor=executor, **OPTIONS), reference)
+        assert count > 12
+        assert set(client.run(os.getpid).values()) != set(pids.values())  # one was started anew
+
+
+@pytest.fixture
+def interrupt() -> Iterator[None]:
+    timer = threading.Timer(8.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    yield
+    timer.cancel()
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_the_rounds_done(interrupt: None) -> None:
+    def slow(rng: Any, mu: Any, size: Any = None) -> np.ndarray:
+        time.sleep(0.003)
+        return np.atleast_1d(mu)
+
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Simulator("y", slow, mu, observed=[0.3])
+    begin = time.monotonic()
+    idata = sid.sample_abc_ns(
+        {"m": model}, 100, distance=lambda y, s: float(abs(y - s)[0]), epsilon=3.0, tolerance=1e-9, progressbar=False
+    )
+    assert idata.attrs["stopped"] == "interrupted" and time.monotonic() - begin < 20
+    assert idata["populations"].sizes["population"] >= 2 and idata["m"]["posterior"].sizes["draw"] == 100
