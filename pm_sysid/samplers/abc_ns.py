@@ -18,6 +18,7 @@ import xarray as xr
 from pm_sysid.samplers.abc_checkpoint import ABCCheckpoint, Saved
 from pm_sysid.samplers.abc_result import History, result, row
 from pm_sysid.samplers.abc_settings import Bar, Settings, check_same_data, checked_names, checked_seed, prior_probabilities
+from pm_sysid.samplers.checkpoint import locked
 from pm_sysid.samplers.populations import (
     Candidates,
     Chances,
@@ -109,8 +110,8 @@ def sample_abc_ns(
         Where to simulate: processes, or ``client.get_executor()`` of a Dask client. Default: here, on all threads (see
         :func:`set_threads`). The result is the same. A worker that dies loses nothing.
     checkpoint : path, optional
-        File to which every round is written. Called again with the same file, models and settings, the run goes on from
-        there and ends as it would have without the interruption.
+        File to which every round is written, by one process at a time. Called again with the same file, models and
+        settings, the run goes on from there and ends as it would have without the interruption.
     random_seed : int, optional
         One seed gives one result.
     progressbar : bool, default True
@@ -184,11 +185,14 @@ def sample_abc_ns(
     simulations = Simulations(models, distance)
     seed = checked_seed(random_seed)
     run = Run(settings, simulations, chances, seed, max_simulations or np.inf, max_seconds or np.inf)
-    saved = None
-    if checkpoint is not None:
+    place = where(simulations, executor)
+    if checkpoint is None:
+        stopped = run.go(place, None, progressbar)
+    else:
         saved = ABCCheckpoint(checkpoint, run.signature)
-        run.restore(saved, random_seed)
-    stopped = run.go(where(simulations, executor), saved, progressbar)
+        with locked(saved.path):
+            run.restore(saved, random_seed)
+            stopped = run.go(place, saved, progressbar)
     _log.info("sample_abc_ns: %s after %d populations and %d simulations.", stopped, len(run.history), run.simulated)
     return result(models, simulations.cubes, run.populations[-1], run.history, stopped, run.seed)
 
@@ -262,7 +266,10 @@ class Run:
     def _note(self, saved: ABCCheckpoint | None, bar: Bar | None) -> None:
         """Save and show what a round has reached."""
         if saved is not None:
-            saved.save(Saved(self.seed, self.populations, self.history, self.mixture))
+            try:
+                saved.save(Saved(self.seed, self.populations, self.history, self.mixture))
+            except OSError as error:
+                _log.warning("sample_abc_ns: the checkpoint could not be written (%s); the last one stands.", error)
         if bar:
             bar.show(self.history[-1])
 

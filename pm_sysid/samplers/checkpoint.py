@@ -5,11 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.io import netcdf_file
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # no locks on this system
+    fcntl = None
 
 
 class Saved(NamedTuple):
@@ -83,18 +92,36 @@ def plain(value: Any) -> Any:
 def write(path: Path, arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> None:
     """Replace a file by arrays and what JSON can hold; a kill at any time leaves the old or the new one."""
     temporary = path.with_suffix(".part")
-    with netcdf_file(str(temporary), "w", version=2) as file:
-        # A dimension of length zero means something else in the format.
-        file.shapes = json.dumps({name: list(a.shape) for name, a in arrays.items()})
-        file.kinds = json.dumps({name: a.dtype.kind for name, a in arrays.items()})
-        file.rest = json.dumps(plain(rest))
-        for name, array in arrays.items():
-            if array.size:
-                dims = [f"{name}_{i}" for i in range(array.ndim)]
-                for dim, length in zip(dims, array.shape, strict=True):
-                    file.createDimension(dim, length)
-                file.createVariable(name, "f8", dims)[...] = array
-    os.replace(temporary, path)
+    try:
+        with netcdf_file(str(temporary), "w", version=2) as file:
+            # A dimension of length zero means something else in the format.
+            file.shapes = json.dumps({name: list(a.shape) for name, a in arrays.items()})
+            file.kinds = json.dumps({name: a.dtype.kind for name, a in arrays.items()})
+            file.rest = json.dumps(plain(rest))
+            for name, array in arrays.items():
+                if array.size:
+                    dims = [f"{name}_{i}" for i in range(array.ndim)]
+                    for dim, length in zip(dims, array.shape, strict=True):
+                        file.createDimension(dim, length)
+                    file.createVariable(name, "f8", dims)[...] = array
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk must not be filled with halves
+        raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file's lock, so that no other process writes to it; the system releases it should this one die."""
+    if fcntl is None:
+        yield
+        return
+    with open(path.with_suffix(path.suffix + ".lock"), "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RuntimeError(f"another process is writing {path}; wait for it, or give another file.") from error
+        yield
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

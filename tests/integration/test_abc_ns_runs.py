@@ -17,6 +17,7 @@ import xarray as xr
 
 import pm_sysid as sid
 from pm_sysid.samplers import abc_ns
+from pm_sysid.samplers.checkpoint import locked
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:pytensor", "ignore:.*:DeprecationWarning:pymc")
 OPTIONS: dict[str, Any] = dict(epsilon=100.0, max_simulations=4000, random_seed=4, progressbar=False)
@@ -111,6 +112,30 @@ def test_a_checkpoint_is_only_for_its_own_run(tmp_path: Path) -> None:
         sid.sample_abc_ns(models(), 50, checkpoint=file, **OPTIONS)
     with pytest.raises(ValueError, match="is the folder"):
         sid.sample_abc_ns(models(), 50, checkpoint=tmp_path, **OPTIONS)
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, reference: xr.DataTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, replace, written = tmp_path / "run.nc", os.replace, 0
+
+    def full(source: Any, target: Any) -> None:
+        nonlocal written
+        written += 1
+        if written > 3:
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        same(sid.sample_abc_ns(models(), 200, checkpoint=file, **OPTIONS), reference)
+    assert written > 5 and not list(tmp_path.glob("*.part"))
+    same(sid.sample_abc_ns(models(), 200, checkpoint=file, **OPTIONS), reference)
+
+
+def test_two_runs_do_not_share_a_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "run.nc"
+    with locked(file), pytest.raises(RuntimeError, match="another process is writing"):
+        sid.sample_abc_ns(models(), 50, checkpoint=file, **OPTIONS)
+    sid.sample_abc_ns(models(), 50, checkpoint=file, **OPTIONS | {"max_simulations": 200})
 
 
 class Fragile(Executor):
