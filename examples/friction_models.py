@@ -226,7 +226,13 @@ def main() -> None:
         _, test, models, chains, comparison, costs = study(truth, *sizes)
         table = comparison.table
         print(comparison)
-        best = {c: str(table[c].idxmin()) for c in ("DIC", "WAIC", "LOO", "MSE")}
+        best = {}
+        for criterion in ("DIC", "WAIC", "LOO", "MSE"):
+            # What a criterion itself is doubtful about does not stand for election.
+            doubted = [kind for kind in KINDS if any(n.startswith(criterion) for n in comparison.notes.get(kind, ()))]
+            best[criterion] = (
+                str(table[criterion].drop(doubted, errors="ignore").idxmin()) if len(doubted) < len(table) else "none"
+            )
         best["evidence"] = str(table["log_evidence"].idxmax())
         print("  chosen by " + ", ".join(f"{name}: {kind}" for name, kind in best.items()))
         posterior_table(truth, models)

@@ -70,7 +70,7 @@ def plot_abc(
     bottom.set_ylabel("probability")
     bottom.set_ylim(-0.02, 1.02)
     bottom.set_xlabel("population")
-    bottom.legend(frameon=False, fontsize="small", ncols=min(4, rounds.sizes["model"]))
+    bottom.legend(frameon=False, fontsize="small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return canvas
 
 
