@@ -204,9 +204,9 @@ def oscillator_study(title, kind, record, run, truth, folder, particles, breakpo
         posteriors, likely, rows = by_likelihood(oscillators(kind, record, breakpoints, likelihood=True), 4 * particles)
         print(f"  most probable by ABC: {best}; by evidence: {likely}")
     if truth is not None:
-        for name, draws in (("ABC", idata[best]), ("likelihood", posteriors.get(likely))):
-            if draws is not None and truth.keys() <= set(draws["posterior"].data_vars):
-                print(f"    {name}:")
+        for name, draws in (("ABC", idata.get("trilinear")), ("likelihood", posteriors.get("trilinear"))):
+            if draws is not None:
+                print(f"    the trilinear model by {name}:")
                 result[f"hits {name}"] = coverage(draws["posterior"], truth)
                 print(f"      {result[f'hits {name}']} of {len(truth)} intervals hold the truth")
     label = title.replace(" ", "_").replace(",", "").lower()

@@ -154,12 +154,18 @@ def sample_abc_ns(
     Examples
     --------
     >>> import numpy as np, pymc as pm, pm_sysid as sid
-    >>> def model(mean):
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> t = np.linspace(0.0, 1.0, 11)
+    >>> record = sid.TimeSeries(t, None, np.exp(-2 * t))
+    >>> def model(start):
     ...     with pm.Model() as built:
-    ...         shift = pm.Normal("shift", mean, 1.0)
-    ...         pm.Simulator("y", lambda rng, shift, size: np.array([shift, 2 * shift]), shift, observed=[1.0, 2.0])
+    ...         params = {"rate": pm.Uniform("rate", 0.0, 5.0)}
+    ...         sid.ODESimulator("y", decay, record, params, x0=start, substeps=2)
     ...     return built
-    >>> result = sid.sample_abc_ns({"near": model(1.0), "far": model(6.0)}, 100, random_seed=1, progressbar=False)
+    >>> models = {"full": model(1.0), "half": model(0.5)}
+    >>> result = sid.sample_abc_ns(models, 100, max_simulations=3000, random_seed=1, progressbar=False)
     >>> result["populations"]["probability"].values[-1].round(2)
     array([1., 0.])
     """
