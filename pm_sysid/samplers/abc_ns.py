@@ -29,6 +29,7 @@ from pm_sysid.samplers.populations import (
     initial_proposals,
     lower,
     next_proposals,
+    picked,
     share_to_drop,
 )
 from pm_sysid.samplers.simulations import Elsewhere, Here, Simulations, where
@@ -245,8 +246,7 @@ class Run:
                 f"random_seed is {random_seed}, but the run in {saved.path} began with {found.seed}; leave it out to go on, or "
                 "give a new file."
             )
-        self.seed, self.populations, self.history = found.seed, found.populations, found.history
-        self.mixture = found.mixture
+        self.seed, self.populations, self.history, self.mixture = found
         self.simulated, self.seconds = int(self.history[-1]["simulations"]), float(self.history[-1]["seconds"])
 
     def go(self, place: Here | Elsewhere, saved: ABCCheckpoint | None, progressbar: bool) -> str:
@@ -261,8 +261,8 @@ class Run:
                 while not self._refined():
                     self._refine(place, bar)
                     self._note(saved, bar)
-            except Stop as stop:
-                reason = str(stop)
+            except Stop as stop:  # while it is being refined, a run has converged all the same
+                reason = self._converged() or str(stop)
             except KeyboardInterrupt:
                 if not self.populations:
                     raise
@@ -317,14 +317,14 @@ class Run:
 
     def _round(self, place: Here | Elsewhere, bar: Bar | None) -> None:
         """One population (Algorithm 1)."""
-        s, n_models = self.settings, len(self.sizes)
+        s = self.settings
         if not self.populations:
             first = initial_proposals(self.sizes, self.prior, self.log_mass)
             self._fill(place, bar, s.epsilon, first, None, s.particles)
             return
         now, drop = self.populations[-1], s.alpha0
         if len(self.populations) > 1:
-            drop = share_to_drop(self.populations[-2], now, s.alpha_min, n_models)
+            drop = share_to_drop(self.populations[-2], now, s.alpha_min, len(self.sizes))
         threshold = lower(now, drop)
         active = now.below(threshold)
         if not len(active):  # more than a share of the particles is at the very same distance
@@ -376,16 +376,16 @@ class Run:
 
     def _sample(
         self, place: Here | Elsewhere, proposals: Proposals, threshold: float, wanted: int, bar: Bar | None
-    ) -> tuple[list[tuple[Candidates, Outcome, np.ndarray]], int, int]:
+    ) -> tuple[list[tuple[Candidates, Outcome]], int, int]:
         """Draw candidates until enough are accepted (Algorithm 5); they, their number and that of simulations."""
         last = float(self.history[-1]["acceptance"]) if self.history else 0.2
         size = int(np.clip(wanted / max(last, 1e-4) / 4, *BATCH))
-        parts: list[tuple[Candidates, Outcome, np.ndarray]] = []
+        parts: list[tuple[Candidates, Outcome]] = []
         count = tried = simulated = 0
         outcomes = place.results(proposals.batches([self.seed, len(self.history)], size))
         for candidates, outcome in outcomes:
             rows = np.flatnonzero(outcome.distance < threshold)[: wanted - count]
-            parts.append((candidates, outcome, rows))
+            parts.append(picked(candidates, outcome, rows))
             count += len(rows)
             full = count >= wanted
             tried += int(rows[-1]) + 1 if full else size

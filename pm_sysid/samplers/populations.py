@@ -273,18 +273,24 @@ def next_proposals(
     return Proposals(regions, models / models.sum(), chances, before.sizes)
 
 
+def picked(candidates: Candidates, outcome: Outcome, rows: np.ndarray) -> tuple[Candidates, Outcome]:
+    """Some of the candidates, and what became of them."""
+    some = candidates._replace(model=candidates.model[rows], points=candidates.points[rows])
+    return some, outcome._replace(distance=outcome.distance[rows], log_potential=outcome.log_potential[rows])
+
+
 def gathered(
-    parts: Sequence[tuple[Candidates, Outcome, np.ndarray]],
+    parts: Sequence[tuple[Candidates, Outcome]],
     mixture: Sequence[tuple[int, Proposals]],
     threshold: float,
     prior: np.ndarray,
     log_mass: np.ndarray,
 ) -> Population:
-    """Accepted rows of candidates as a population; ``mixture`` holds all proposals, with the candidates drawn from each."""
-    model = np.concatenate([c.model[rows] for c, _, rows in parts])
-    points = np.concatenate([c.points[rows] for c, _, rows in parts])
-    distance = np.concatenate([o.distance[rows] for _, o, rows in parts])
-    potential = np.concatenate([o.log_potential[rows] for _, o, rows in parts])
+    """Accepted candidates as a population; ``mixture`` holds all proposals, with the number of candidates drawn from each."""
+    model = np.concatenate([c.model for c, _ in parts])
+    points = np.concatenate([c.points for c, _ in parts])
+    distance = np.concatenate([o.distance for _, o in parts])
+    potential = np.concatenate([o.log_potential for _, o in parts])
     log_prior = np.log(prior[model]) - log_mass[model] + potential
     new = Population(model, points, distance, log_prior, np.full(len(model), -np.inf), threshold)
     for tried, proposals in mixture:
