@@ -98,9 +98,7 @@ def main() -> None:
     results["loop by hand, numba, 1 thread"] = best(lambda: by_hand(theta, h, u, at, y))
     found, expected = distance(values, 0), 100 * by_hand(theta, h, u, at, y) / T / y.var()
     apart = float(np.max(np.abs(found / expected - 1)))
-    print(
-        f"{B} trilinear oscillators, {T} samples x {SUBSTEPS} Runge-Kutta steps; microseconds each (bar: 20 on one core)"
-    )
+    print(f"{B} trilinear oscillators, {T} samples x {SUBSTEPS} Runge-Kutta steps; microseconds each (bar: 20 on one core)")
     for name, value in results.items():
         print(f"  {name:32s} {value:7.2f}")
     print(f"  largest relative difference of the distances: {apart:.1e}")
