@@ -32,6 +32,7 @@ matplotlib.use("Agg")
 FIGURES = Path(__file__).parent / "figures"
 SEED = 1
 FS = 100.0
+STUDIES = ("stiffness", "visited", "damping", "cubic", "absorber", "mr", "friction")
 NAMES = ("linear", "bilinear", "trilinear", "quadlinear")
 STIFFNESS = {"m": 1.0, "c0": 2.0, "k0": 1e3, "k1": 3e3, "k2": 7e3, "d1": -1e-3, "d2": 0.5e-3}
 DAMPING = {"m": 1.0, "k0": 1e3, "c0": 2.0, "c1": 0.5, "c2": 0.2, "v1": -0.05, "v2": 0.025}
@@ -335,77 +336,67 @@ def map_study(title, train, test, folder, particles):
     return result | {"likelihood": rows, "likely": likely}
 
 
+def cubic_study(folder, particles):
+    """A spring that none of the models is, without noise."""
+    record, run = measured(sid.models.duffing(observe="acceleration"), CUBIC, noise=0.0)
+
+    def cubic(x):
+        return CUBIC["k"] * x + CUBIC["k3"] * x**3
+
+    idata, best, result, _ = oscillator_study("Cubic stiffness", "stiffness", record, run, None, folder, particles, curve=cubic)
+    at = np.linspace(*np.quantile(run["z"].values, [0.005, 0.995]), 200)
+    draws = az.extract(idata[best])
+    p = {name: draws[name].values[:, None] for name in draws.data_vars}
+    slopes, corners = ([p[f"{c}{i}"] for i in range(1, NAMES.index(best) + 1)] for c in "kd")
+    mean = sid.models.piecewise_linear(at, p["k0"], slopes, corners).mean(axis=0)
+    result["force error"] = float(np.sqrt(np.mean((mean - cubic(at)) ** 2)) / np.std(cubic(at)))
+    print(f"  spring force over 99 % of the samples: error {100 * result['force error']:.1f} % of its standard deviation")
+    return result
+
+
 def main() -> None:
-    """All studies."""
+    """All studies, or some."""
     parser = argparse.ArgumentParser(description="piecewise-linear oscillators and dampers")
     parser.add_argument("--data", default=os.environ.get(sid.datasets.FOLDER_VARIABLE), help="folder with the records")
     parser.add_argument("--short", action="store_true", help="one oscillator and one damper with few particles")
+    parser.add_argument("--only", choices=STUDIES, nargs="*", default=None, help="only these studies")
     options = parser.parse_args()
     folder = FIGURES / "short" if options.short else FIGURES
     folder.mkdir(parents=True, exist_ok=True)
     particles = 200 if options.short else 1000
+    chosen = options.only or (("visited", "absorber") if options.short else STUDIES)
     results = {}
-
     stiff, damped = (sid.models.piecewise_oscillator(3, nonlinear=kind) for kind in ("stiffness", "damping"))
     record, run = measured(stiff, STIFFNESS, noise=0.05)
-    if not options.short:
-        # The paper's prior: breakpoints within 10 mm of the origin, on half of which the mass never is.
-        study = oscillator_study(
-            "Trilinear stiffness",
-            "stiffness",
-            record,
-            run,
-            STIFFNESS,
-            folder,
-            particles,
-            curve=true_force(STIFFNESS, "stiffness"),
-        )
-        results["trilinear stiffness"] = study[2]
-    # The same with breakpoints where the record goes: beyond, a spare one costs nothing and tells nothing.
-    study = oscillator_study(
-        "Trilinear stiffness, visited",
-        "stiffness",
-        record,
-        run,
-        STIFFNESS,
-        folder,
-        particles,
-        breakpoints=(float(run["z"].min()), float(run["z"].max())),
-        curve=true_force(STIFFNESS, "stiffness"),
-    )
-    results["trilinear stiffness, visited"] = study[2]
-    if not options.short:
+    force_of = true_force(STIFFNESS, "stiffness")
+    if "stiffness" in chosen:
+        # The paper's prior: breakpoints within 10 mm of the origin.
+        results["stiffness"] = oscillator_study(
+            "Trilinear stiffness", "stiffness", record, run, STIFFNESS, folder, particles, curve=force_of
+        )[2]
+    if "visited" in chosen:
+        # The same with breakpoints where the record goes: beyond, a spare one costs nothing and tells nothing.
+        visited = float(run["z"].min()), float(run["z"].max())
+        results["visited"] = oscillator_study(
+            "Trilinear stiffness, visited", "stiffness", record, run, STIFFNESS, folder, particles, visited, force_of
+        )[2]
+    if "damping" in chosen:
         record, run = measured(damped, DAMPING, noise=0.05)
-        study = oscillator_study(
+        results["damping"] = oscillator_study(
             "Trilinear damping", "damping", record, run, DAMPING, folder, particles, curve=true_force(DAMPING, "damping")
-        )
-        results["trilinear damping"] = study[2]
-        record, run = measured(sid.models.duffing(observe="acceleration"), CUBIC, noise=0.0)
-
-        def cubic(x):
-            return CUBIC["k"] * x + CUBIC["k3"] * x**3
-
-        idata, best, result, _ = oscillator_study(
-            "Cubic stiffness", "stiffness", record, run, None, folder, particles, curve=cubic
-        )
-        low, high = np.quantile(run["z"].values, [0.005, 0.995])
-        at = np.linspace(low, high, 200)
-        draws = az.extract(idata[best])
-        p = {name: draws[name].values[:, None] for name in draws.data_vars}
-        regions = NAMES.index(best) + 1
-        mean = sid.models.piecewise_linear(
-            at, p["k0"], [p[f"k{i}"] for i in range(1, regions)], [p[f"d{i}"] for i in range(1, regions)]
-        ).mean(axis=0)
-        result["force error"] = float(np.sqrt(np.mean((mean - cubic(at)) ** 2)) / np.std(cubic(at)))
-        print(f"  spring force over 99 % of the samples: error {100 * result['force error']:.1f} % of its standard deviation")
-        results["cubic stiffness"] = result
-
-    results["shock absorber"] = map_study("Shock absorber", *shock_absorber(), folder, particles)
-    if options.data is None or not (Path(options.data) / "mr_damper_ranran50.npz").exists():
-        print("\nSkipped: the measured dampers are not here; name their folder with --data.")
-    elif not options.short:
-        results["MR damper"] = map_study("MR damper", *mr_damper(options.data), folder, particles)
-        results["friction damper"] = map_study("Friction damper", *friction_damper(options.data), folder, particles)
+        )[2]
+    if "cubic" in chosen:
+        results["cubic"] = cubic_study(folder, particles)
+    if "absorber" in chosen:
+        results["absorber"] = map_study("Shock absorber", *shock_absorber(), folder, particles)
+    if {"mr", "friction"} & set(chosen):
+        if options.data is None or not (Path(options.data) / "mr_damper_ranran50.npz").exists():
+            print("\nSkipped: the measured dampers are not here; name their folder with --data.")
+        else:
+            if "mr" in chosen:
+                results["mr"] = map_study("MR damper", *mr_damper(options.data), folder, particles)
+            if "friction" in chosen:
+                results["friction"] = map_study("Friction damper", *friction_damper(options.data), folder, particles)
     (folder / "piecewise_linear.json").write_text(json.dumps(results, indent=1))
     print(f"\nFigures in {folder}")
 

@@ -28,12 +28,14 @@ from pm_sysid.plots import (
     plot_ibis,
     plot_prediction,
     plot_prior_posterior,
+    plot_record,
     plot_resid,
     plot_residuals,
     plot_restoring_force,
     plot_states,
 )
 from pm_sysid.prediction import predict
+from pm_sysid.preparing import detrend, resample
 from pm_sysid.residuals import residual_tests
 from pm_sysid.samplers.abc_ns import sample_abc_ns
 from pm_sysid.samplers.data_annealing import DataAnnealing
@@ -76,6 +78,7 @@ __all__ = [
     "correlation",
     "covariance",
     "datasets",
+    "detrend",
     "dic",
     "extend",
     "find_mode",
@@ -95,11 +98,13 @@ __all__ = [
     "plot_ibis",
     "plot_prediction",
     "plot_prior_posterior",
+    "plot_record",
     "plot_resid",
     "plot_residuals",
     "plot_restoring_force",
     "plot_states",
     "predict",
+    "resample",
     "residual_tests",
     "rmse",
     "sample_abc_ns",

@@ -10,25 +10,51 @@ import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pm_sysid.timeseries import InterSample, TimeSeries
 
-__all__ = ["bouc_wen", "emps", "silverbox"]
+__all__ = ["EmpsController", "benchmark", "bouc_wen", "emps", "emps_controller", "f16", "silverbox"]
 
 type Folder = str | os.PathLike[str] | None
 
 FOLDER_VARIABLE = "PM_SYSID_DATA"
 EMPS_FORCE_PER_VOLT = 35.15065188248547  # drive gain of the EMPS benchmark, N/V
 
-SilverboxPart = Literal["train", "arrow", "full"]
+SilverboxPart = Literal["train", "arrow", "full", "multisine_train", "multisine_test", "arrow_full", "arrow_no_extrapolation"]
 BoucWenPart = Literal["train", "test_multisine", "test_sinesweep"]
 EmpsPart = Literal["train", "test"]
+F16Part = Literal["full", "steady"]
 
-_SILVERBOX_SAMPLES = {"train": slice(49277, 52350), "arrow": slice(999, 40000), "full": slice(None)}
+_SILVERBOX_SAMPLES = {
+    "train": slice(49277, 52350),
+    "arrow": slice(999, 40000),
+    "full": slice(None),
+    "multisine_train": slice(40650, 105712),
+    "multisine_test": slice(105712, 127400),
+    "arrow_full": slice(100, 40575),
+    "arrow_no_extrapolation": slice(100, 32100),
+}
+_F16_PERIOD = 8192
+
+#: Benchmarks of the package ``nonlinear_benchmarks`` that have a split into training and test records.
+_SPLIT = ("CED", "Cascaded_Tanks", "EMPS", "F16", "ParWH", "Silverbox", "WienerHammerBenchMark")
+
+
+class EmpsController(NamedTuple):
+    """What drives the EMPS: ``volts = kv (kp (reference - q) - q') + pulses``, at most 10 V; force = gain times volts.
+
+    `reference` (m) and `pulses` (V) have shape (T,); `kp` is in 1/s, `kv` in V s/m, `gain` in N/V.
+    """
+
+    reference: NDArray[np.float64]
+    pulses: NDArray[np.float64]
+    kp: float
+    kv: float
+    gain: float
 
 
 def silverbox(part: SilverboxPart = "train", folder: Folder = None, intersample: InterSample = "bl") -> TimeSeries:
@@ -36,8 +62,10 @@ def silverbox(part: SilverboxPart = "train", folder: Folder = None, intersample:
 
     Parameters
     ----------
-    part : {"train", "arrow", "full"}
-        Samples 49,278 to 52,350 (multisine), samples 1,000 to 40,000 (arrow head), or all 131,072.
+    part : {"train", "arrow", "full", "multisine_train", "multisine_test", "arrow_full", "arrow_no_extrapolation"}
+        Samples 49,278 to 52,350 (multisine), samples 1,000 to 40,000 (arrow head), or all 131,072; or the split of the
+        benchmark: three quarters of the multisines, the last quarter, the arrow head, its first 32,000 samples (outputs up to
+        7 % above those of the multisines). The benchmark's scores leave out the first 50 samples of each test record.
     folder : path, optional
         Folder with ``silverbox_snls80mv.npz``.
     intersample : {"bl", "foh", "zoh"}
@@ -154,6 +182,136 @@ def emps(part: EmpsPart = "train", folder: Folder = None, intersample: InterSamp
     return _record(EMPS_FORCE_PER_VOLT * volts, y, 1000.0, intersample)
 
 
+def emps_controller(part: EmpsPart = "train", folder: Folder = None) -> EmpsController:
+    """Reference, gains and pulses of an EMPS record, for runs in closed loop.
+
+    Parameters
+    ----------
+    part : {"train", "test"}
+        The record, as for :func:`emps`.
+    folder : path, optional
+        Folder with ``emps_train.npz`` and ``emps_test_pulses.npz``. There is no download.
+
+    Returns
+    -------
+    EmpsController
+        Pulses are zero in the training record.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If `part` is unknown, or there is no file.
+
+    Examples
+    --------
+    >>> emps_controller("test").pulses.max()  # doctest: +SKIP
+    5.0
+    """
+    _check(part, EmpsPart)
+    file = "emps_train.npz" if part == "train" else "emps_test_pulses.npz"
+    names = ("qref_m", "kp_per_s", "kv_Vs_per_m", "gtau_N_per_V", *(("pulse_V",) if part == "test" else ()))
+    reference, kp, kv, gain, *pulses = _arrays(file, names, folder, None)
+    return EmpsController(reference, pulses[0] if pulses else np.zeros_like(reference), float(kp), float(kv), float(gain))
+
+
+def f16(level: int = 1, part: F16Part = "full", folder: Folder = None, intersample: InterSample = "bl") -> TimeSeries:
+    """Ground vibration test of an F-16: a wing with a payload, clearance and friction in its mounting, 400 Hz.
+
+    Parameters
+    ----------
+    level : {1, 2, 3, 4, 5, 6, 7}
+        Level of the full multisine (2 to 15 Hz); 1, 3, 5 and 7 are for training, 2, 4 and 6 for tests.
+    part : {"full", "steady"}
+        All periods of 8,192 samples, or those behind the first, as a periodic record: of level 1 the first period differs
+        from the others by 4 % of the accelerations, those by 1 % (noise).
+    folder : path, optional
+        Folder with ``f16_fullmsine_level1.npz``, or that of another level.
+    intersample : {"bl", "foh", "zoh"}
+        The input between samples.
+
+    Returns
+    -------
+    TimeSeries
+        Input force (N), outputs ``acc1`` at the excitation, ``acc2`` and ``acc3`` on the wing's and the payload's side of the
+        interface, in the unit of the source.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If `level` or `part` is unknown, or there is neither a file nor a way to download it.
+
+    References
+    ----------
+    J.P. Noel and M. Schoukens, "F-16 aircraft benchmark based on ground vibration test data", Workshop on Nonlinear System
+    Identification Benchmarks, Brussels, 2017.
+
+    Examples
+    --------
+    >>> f16().outputs  # doctest: +SKIP
+    ('acc1', 'acc2', 'acc3')
+    """
+    if isinstance(level, bool) or level not in range(1, 8):
+        raise ValueError(f"level must be one of 1 to 7, but is {level!r}")
+    _check(part, F16Part)
+
+    def download(nb: Any) -> tuple[NDArray[Any], ...]:
+        channels = [_named(nb.F16(train_test_split=False, output_index=i), f"FullMSine_Level{level}") for i in range(3)]
+        return channels[0].u, *(channel.y for channel in channels)
+
+    force, *acc = _arrays(f"f16_fullmsine_level{level}.npz", ("force_N", "acc1", "acc2", "acc3"), folder, download)
+    kept = slice(_F16_PERIOD, None) if part == "steady" else slice(None)
+    y = np.stack([a[kept] for a in acc], axis=1)
+    record = _record(force[kept], y, 400.0, intersample, periodic=part == "steady")
+    return record.replace(inputs="force", outputs=("acc1", "acc2", "acc3"))
+
+
+def benchmark(name: str, part: Literal["train", "test"] = "train", intersample: InterSample = "bl") -> list[TimeSeries]:
+    """Records of a benchmark of the package ``nonlinear_benchmarks``, which downloads and keeps them.
+
+    Parameters
+    ----------
+    name : {"CED", "Cascaded_Tanks", "EMPS", "F16", "ParWH", "Silverbox", "WienerHammerBenchMark"}
+        The benchmark, as the package calls it: coupled electric drives, two cascaded tanks, ...
+    part : {"train", "test"}
+        The benchmark's own split.
+    intersample : {"bl", "foh", "zoh"}
+        The input between samples.
+
+    Returns
+    -------
+    list of TimeSeries
+        As many as the part has, in the units of the benchmark; times start at zero in each.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        If `name` or `part` is unknown, the package is missing, or there is no network.
+
+    Notes
+    -----
+    The package makes the split; of each test record it leaves some samples for the initial state (50; 20 for EMPS, 10 for
+    CED), which its scores leave out.
+
+    Examples
+    --------
+    >>> (record,) = benchmark("Cascaded_Tanks", "test")  # doctest: +SKIP
+    """
+    if name not in _SPLIT:
+        raise ValueError(f"name must be one of {', '.join(map(repr, _SPLIT))}, but is {name!r}")
+    _check(part, Literal["train", "test"])
+    data = _downloaded(name, lambda nb: getattr(nb, name)()[part == "test"], "")
+    records = data if isinstance(data, tuple | list) else [data]
+    return [_record(np.asarray(d.u), np.asarray(d.y), 1 / float(d.sampling_time), intersample) for d in records]
+
+
+def _named(records: Any, part: str) -> Any:
+    """Record whose name holds a part."""
+    found = [r for r in records if part in r.name]
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} of {[r.name for r in records]} are called {part}")
+    return found[0]
+
+
 def _check(part: str, parts: Any) -> None:
     if part not in get_args(parts):
         raise ValueError(f"part must be one of {', '.join(map(repr, get_args(parts)))}, but is {part!r}")
@@ -164,22 +322,31 @@ def _record(u: NDArray[Any], y: NDArray[Any], fs: float, intersample: InterSampl
 
 
 def _arrays(
-    file: str, names: tuple[str, str], folder: Folder, download: Callable[[Any], Any] | None
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Input and output from the file if a folder is named, else by download."""
+    file: str, names: tuple[str, ...], folder: Folder, download: Callable[[Any], Any] | None
+) -> tuple[NDArray[Any], ...]:
+    """Arrays from the file if a folder is named, else by download."""
     if place := folder or os.environ.get(FOLDER_VARIABLE):
         path = Path(place) / file
         if not path.is_file():
             raise FileNotFoundError(f"there is no {path}; name the folder that holds {file}, or none to download")
         with np.load(path) as arrays:
-            return arrays[names[0]], arrays[names[1]]
+            return tuple(arrays[name] for name in names)
     remedy = f"pass the folder that holds it, or name the folder in the environment variable {FOLDER_VARIABLE}"
     if download is None:
         raise FileNotFoundError(f"{file} cannot be downloaded; {remedy}")
+    data = _downloaded(file, download, f"{remedy}, or ")
+    return data if isinstance(data, tuple) else (data.u, data.y)
+
+
+def _downloaded(what: str, download: Callable[[Any], Any], remedy: str) -> Any:
+    """What the optional package downloads, or a message with the remedy."""
     try:
-        data = download(import_module("nonlinear_benchmarks"))
+        package = import_module("nonlinear_benchmarks")
     except ImportError as error:
         raise FileNotFoundError(
-            f"{file} is in no known folder; {remedy}, or install nonlinear_benchmarks to download the record"
+            f"{what} is in no known folder; {remedy}install nonlinear_benchmarks to download the record"
         ) from error
-    return data.u, data.y
+    try:
+        return download(package)
+    except Exception as error:  # the package raises whatever its download ran into
+        raise FileNotFoundError(f"{what} could not be downloaded ({error}); {remedy}try again with a network") from error

@@ -6,13 +6,14 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import make_interp_spline
 
-from pm_sysid.channels import FloatArray, Names, channels, column, pandas_module, read_only, refuse, times
+from pm_sysid.channels import FloatArray, Names, channels, pandas_module, read_only, refuse, times
+from pm_sysid.readers import Readers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ InterSample = Literal["zoh", "foh", "bl"]
 _BETWEEN_SAMPLES = {"zoh": "held", "foh": "linear", "bl": "band-limited"}
 
 
-class TimeSeries:
+class TimeSeries(Readers):
     """A sampled record of inputs and outputs, read-only: arrays are copied, `replace` makes a changed record.
 
     Parameters
@@ -287,71 +288,6 @@ class TimeSeries:
         arrays = {"t": self.t, "u": self.u, "y": self.y}
         part = {name: array[start:stop] for name, array in arrays.items() if array is not None}
         return self.replace(**part, periodic=self.periodic and stop - start == len(self))
-
-    @classmethod
-    def from_dataframe(
-        cls, df: pd.DataFrame, *, inputs: Names, outputs: Names, time: str | None = None, **options: Any
-    ) -> Self:
-        """Take a record from the columns of a pandas table.
-
-        Parameters
-        ----------
-        df : pandas.DataFrame
-            One row per sample.
-        inputs, outputs : str, sequence of str or None
-            Columns; a name gives `u` or `y` of shape (T,), a sequence (T, n), None no channel.
-        time : str, optional
-            Column of the times, by default the index: seconds, or dates or time differences, which become
-            seconds from the first one.
-        **options
-            ``intersample`` (by default what `to_dataframe` left in ``df.attrs``, or ``"bl"``), ``periodic``.
-
-        Raises
-        ------
-        ImportError
-            If pandas is missing.
-        ValueError
-            If a column is missing, or the index only counts rows.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> df = pd.DataFrame({"F": [1.0, 2.0], "z": [0.0, 0.3]}, index=[0.0, 0.1])
-        >>> TimeSeries.from_dataframe(df, inputs="F", outputs="z", intersample="foh").fs
-        10.0
-        """
-        pd = pandas_module()
-        if time is None and isinstance(df.index, pd.RangeIndex):
-            raise ValueError('the index of df counts rows, not seconds; pass time="column", or set the index')
-        times = df.index if time is None else pd.Index(column(df, time))
-        if getattr(times, "tz", None) is not None:
-            times = times.tz_convert(None)
-        return cls._from_table(df, times.to_numpy(), inputs, outputs, options)
-
-    @classmethod
-    def from_xarray(cls, ds: xr.Dataset, *, inputs: Names, outputs: Names, time: str = "time", **options: Any) -> Self:
-        """Take a record from the variables of an xarray data set; arguments as for `from_dataframe`.
-
-        Examples
-        --------
-        >>> record = TimeSeries([0.0, 0.1], [1.0, 2.0], [0.0, 0.3], intersample="zoh")
-        >>> TimeSeries.from_xarray(record.to_xarray(), inputs="u", outputs="y").intersample
-        'zoh'
-        """
-        return cls._from_table(ds, column(ds, time).to_numpy(), inputs, outputs, options)
-
-    @classmethod
-    def _from_table(cls, table: Any, t: NDArray[Any], inputs: Names, outputs: Names, options: dict[str, Any]) -> Self:
-        if t.dtype.kind in "mM":
-            t = (t - t[:1]) / np.timedelta64(1, "s")
-
-        def pick(names: Names) -> Any:
-            if isinstance(names, str):
-                return column(table, names)
-            return {name: column(table, name) for name in names} if names else None
-
-        options = {"intersample": table.attrs.get("intersample", "bl"), **options}
-        return cls(t, pick(inputs), pick(outputs), inputs=inputs, outputs=outputs, **options)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Make a table with the times in seconds as index ``time`` and one column per channel."""

@@ -1,17 +1,33 @@
 """Ready systems."""
 
+from pm_sysid.models.chains import chain
 from pm_sysid.models.friction import friction_oscillator
+from pm_sysid.models.friction_laws import lugre_oscillator, stribeck_oscillator
+from pm_sysid.models.gaps import freeplay
 from pm_sysid.models.oscillators import bouc_wen, duffing
+from pm_sysid.models.pendulum import pendulum
 from pm_sysid.models.piecewise import piecewise_constraints, piecewise_linear, piecewise_map, piecewise_oscillator
 from pm_sysid.models.positioning import emps
+from pm_sysid.models.priors import priors
+from pm_sysid.models.self_excited import van_der_pol
+from pm_sysid.models.tanks import cascaded_tanks, coupled_tanks
 
 __all__ = [
     "bouc_wen",
+    "cascaded_tanks",
+    "chain",
+    "coupled_tanks",
     "duffing",
     "emps",
+    "freeplay",
     "friction_oscillator",
+    "lugre_oscillator",
+    "pendulum",
     "piecewise_constraints",
     "piecewise_linear",
     "piecewise_map",
     "piecewise_oscillator",
+    "priors",
+    "stribeck_oscillator",
+    "van_der_pol",
 ]

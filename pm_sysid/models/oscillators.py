@@ -33,6 +33,10 @@ def duffing(
         States ``z`` (m), ``v`` (m/s); input ``F`` (N); parameters ``m`` (kg), ``c`` (N s/m), ``k`` (N/m), ``k3`` (N/m^3), and
         ``offset`` (N), ``k2`` (N/m^2), ``c3`` (N s^3/m^3) of the terms asked for.
 
+    Notes
+    -----
+    ``k3 < 0`` softens; ``k < 0`` with ``k3 > 0`` is bistable, at rest at ``z = ±sqrt(-k / k3)``.
+
     Examples
     --------
     >>> import pm_sysid as sid

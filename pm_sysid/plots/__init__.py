@@ -1,4 +1,4 @@
-"""Figures: fits, predictions, residuals, prior and posterior, correlations, states, chains. Needs matplotlib."""
+"""Figures: records, fits, predictions, residuals, prior and posterior, correlations, states, chains. Needs matplotlib."""
 
 from pm_sysid.plots.abc import plot_abc, plot_restoring_force
 from pm_sysid.plots.annealing import plot_annealing
@@ -7,6 +7,7 @@ from pm_sysid.plots.correlation import plot_correlation
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.parameters import plot_prior_posterior
 from pm_sysid.plots.pem import plot_compare, plot_resid
+from pm_sysid.plots.record import plot_record
 from pm_sysid.plots.residuals import plot_residuals
 from pm_sysid.plots.sequential import plot_ibis
 from pm_sysid.plots.states import plot_states
@@ -20,6 +21,7 @@ __all__ = [
     "plot_ibis",
     "plot_prediction",
     "plot_prior_posterior",
+    "plot_record",
     "plot_resid",
     "plot_residuals",
     "plot_restoring_force",

@@ -37,7 +37,7 @@ from pm_sysid.samplers.simulations import Elsewhere, Here, Simulations, where
 _log = logging.getLogger("pm_sysid")
 
 #: The best particle's distance, as a part of the threshold, above which the population is gathered at its best.
-GATHERED = 0.5
+GATHERED = 0.75
 #: Effective particles of the last population, as a part of ``particles``, for which it is refined in at most so many rounds,
 #: with this probability of local proposals.
 REFINED, MOST_REFINED, REFINE_LOCAL = 0.5, 10, 0.5
@@ -101,8 +101,8 @@ def sample_abc_ns(
         Factor on the axes of the ellipsoid that holds a model's particles.
     tolerance, patience : float and int, default 0.005 and 3
         Stop when the threshold has fallen by less than this fraction in so many rounds in a row while the best particle has
-        gathered the others: while it is below half of the threshold there is a long way to go, however slowly the threshold
-        falls, as it does on the plateau of responses that have nothing to do with the measured one (NMSE of 100).
+        gathered the others: while it is below three quarters of the threshold there is a way to go, however slowly the
+        threshold falls, as it does on the plateau of responses that have nothing to do with the measured one (NMSE of 100).
     min_acceptance : float, default 1e-5
         Stop when fewer candidates than this are accepted.
     max_simulations, max_seconds : float, optional

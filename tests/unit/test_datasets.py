@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pm_sysid.datasets import EMPS_FORCE_PER_VOLT, bouc_wen, emps, silverbox
+from pm_sysid.datasets import EMPS_FORCE_PER_VOLT, benchmark, bouc_wen, emps, emps_controller, f16, silverbox
 
 FOLDER = Path(os.environ.get("PM_SYSID_DATA") or Path(__file__).parents[3] / "shared" / "data")
 measured = pytest.mark.skipif(not (FOLDER / "silverbox_snls80mv.npz").is_file(), reason="the benchmark records are not here")
@@ -57,6 +57,40 @@ def test_emps(part):
 
 
 @measured
+def test_silverbox_split_of_the_benchmark():
+    full = silverbox("full", FOLDER)
+    train, test = silverbox("multisine_train", FOLDER), silverbox("multisine_test", FOLDER)
+    assert_array_equal(np.concatenate([train.y, test.y]), full.y[40650:127400])
+    assert len(train) == int(0.75 * (127400 - 40650))
+    arrow, inner = silverbox("arrow_full", FOLDER), silverbox("arrow_no_extrapolation", FOLDER)
+    assert_array_equal(arrow.y[:32000], inner.y)
+    assert len(arrow) == 40475 and np.abs(inner.y).max() < 1.1 * np.abs(train.y).max() < np.abs(arrow.y).max()
+
+
+@measured
+def test_emps_controller():
+    """The loop reproduces the voltages that were measured, the pulses included."""
+    for part in ("train", "test"):
+        record, loop = emps(part, FOLDER), emps_controller(part, FOLDER)
+        speed = np.gradient(record.y, record.t)
+        volts = np.clip(loop.kv * (loop.kp * (loop.reference - record.y) - speed) + loop.pulses, -10, 10)
+        moving = np.convolve(volts, np.ones(25) / 25, "same"), np.convolve(record.u / loop.gain, np.ones(25) / 25, "same")
+        assert np.std(moving[0] - moving[1]) < 0.1 * np.std(moving[1])
+        assert loop.pulses.max() == (5.0 if part == "test" else 0.0) and loop.gain == EMPS_FORCE_PER_VOLT
+
+
+@measured
+def test_f16():
+    record, steady = f16(folder=FOLDER), f16(1, "steady", FOLDER)
+    assert (len(record), record.fs, record.periodic) == (9 * 8192, pytest.approx(400.0), False)
+    assert (record.inputs, record.outputs) == (("force",), ("acc1", "acc2", "acc3"))
+    assert np.sqrt(np.mean(record.u**2)) == pytest.approx(12.36, rel=0.01)
+    assert len(steady) == 8 * 8192 and steady.periodic and steady.t[0] == 0
+    periods = steady.y.reshape(8, 8192, 3)
+    assert np.all((periods - periods.mean(axis=0)).std(axis=(0, 1)) < 0.02 * periods.std(axis=(0, 1)))
+
+
+@measured
 def test_the_environment_variable_names_the_folder(monkeypatch):
     monkeypatch.setenv("PM_SYSID_DATA", str(FOLDER))
     assert_array_equal(emps("test").y, emps("test", FOLDER).y)
@@ -66,6 +100,16 @@ def test_the_environment_variable_names_the_folder(monkeypatch):
 def test_unknown_part(load):
     with pytest.raises(ValueError, match=r"part must be one of 'train', .* but is 'half'"):
         load("half")
+
+
+def test_unknown_level_and_name():
+    for level in (0, 8, True, "1"):
+        with pytest.raises(ValueError, match=f"level must be one of 1 to 7, but is {level!r}"):
+            f16(level)
+    with pytest.raises(ValueError, match=r"name must be one of 'CED', .* but is 'Tanks'"):
+        benchmark("Tanks")
+    with pytest.raises(ValueError, match="part must be one of 'train', 'test', but is 'all'"):
+        benchmark("CED", "all")
 
 
 def test_missing_file(tmp_path):
@@ -110,3 +154,35 @@ def test_download(no_folder):
     assert [len(emps(part)) for part in ("train", "test")] == [30, 40]
     assert emps("train").u[7] == pytest.approx(EMPS_FORCE_PER_VOLT)
     assert [len(bouc_wen(part)) for part in ("test_multisine", "test_sinesweep")] == [50, 60]
+
+
+def test_download_of_other_benchmarks(no_folder):
+    def data(n, name="", step=0.1):
+        return SimpleNamespace(u=np.arange(n) / 7, y=np.full(n, float(n)), sampling_time=step, name=name)
+
+    def levels(train_test_split, output_index):
+        assert not train_test_split
+        assert output_index in range(3)
+        return [data(20 + level, f"F16Data_FullMSine_Level{level}.mat") for level in range(1, 8)]
+
+    def offline():
+        raise OSError("no route to host")
+
+    package = SimpleNamespace(
+        CED=lambda: ((data(40), data(41)), (data(10), data(11))),
+        Cascaded_Tanks=lambda: (data(102, step=4.0), data(103, step=4.0)),
+        Silverbox=offline,
+    )
+    no_folder.setitem(sys.modules, "nonlinear_benchmarks", package)
+    assert [len(r) for r in benchmark("CED", "test")] == [10, 11]
+    (tank,) = benchmark("Cascaded_Tanks", intersample="zoh")
+    assert (len(tank), tank.fs, tank.intersample) == (102, pytest.approx(0.25), "zoh")
+    with pytest.raises(
+        FileNotFoundError, match=r"Silverbox could not be downloaded \(no route to host\); try again with a netw"
+    ):
+        benchmark("Silverbox")
+    package.F16 = levels
+    assert f16(3).y.shape == (23, 3) and f16(3).fs == pytest.approx(400.0)
+    no_folder.setitem(sys.modules, "nonlinear_benchmarks", None)
+    with pytest.raises(FileNotFoundError, match="CED is in no known folder; install nonlinear_benchmarks"):
+        benchmark("CED")

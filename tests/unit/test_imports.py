@@ -19,6 +19,9 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items(
 #: What must not be imported, directly or through others, by what stands below it: "lower < higher".
 LAYERS = [
     ("channels", "timeseries"),
+    ("files", "readers"),
+    ("readers", "timeseries"),
+    ("timeseries", "preparing"),
     ("scalars", "lowering"),
     ("lowering", "system"),
     ("scalars", "recurrence"),

@@ -1,0 +1,309 @@
+"""Columns of numbers out of text files and MATLAB files, and what makes a record of them."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pm_sysid.channels import FloatArray, Names
+
+type PathLike = str | os.PathLike[str]
+type Columns = dict[str, FloatArray]
+
+_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-nan", "#n/a"})
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", " ": "spaces", "|": "bar"}
+_SEARCHED = 200  # lines in which the header is looked for, to say where it is
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+def csv_columns(
+    path: PathLike,
+    names: Sequence[str],
+    time: str | None,
+    *,
+    columns: Sequence[str] | None,
+    delimiter: str,
+    decimal: str,
+    skip: int,
+    unit_lines: int,
+    missing: Sequence[str],
+    encoding: str,
+) -> Columns:
+    """Named columns of a text file; the one called `time` may hold ISO dates, which become seconds from the first."""
+    if decimal not in (".", ","):
+        raise ValueError(f'decimal must be "." or ",", but is {decimal!r}')
+    if delimiter != "auto" and (not isinstance(delimiter, str) or len(delimiter) != 1):
+        raise ValueError(f'delimiter must be "auto" or one character (" " for any spaces), but is {delimiter!r}')
+    for what, count in (("skip", skip), ("unit_lines", unit_lines)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"{what} must be a number of lines, 0 or more, but is {count!r}")
+    try:
+        lines = Path(path).read_text(encoding=encoding).rstrip().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path} is not text in {encoding}; pass encoding="latin-1", "utf-16" or what wrote it') from error
+    if len(lines) <= skip:
+        raise ValueError(f"{path} has {len(lines)} lines, of which skip={skip} leaves none; pass a smaller skip")
+    delimiter, header = _header(path, lines, skip, names, columns, delimiter, decimal)
+    first = skip + unit_lines + (columns is None)
+    rows = _rows(lines[first:], delimiter)
+    if not rows:
+        raise ValueError(f"{path} has no rows below its header in line {first}")
+    for number, row in enumerate(rows, start=first + 1):
+        if len(row) != len(header):
+            _check_row(path, number, row, header, decimal)
+    tokens = _MISSING | {token.strip().lower() for token in missing}
+    result = {}
+    for name in names:
+        place = header.index(name)
+        cells, start = [row[place] for row in rows], first + 1
+        dates = _seconds(cells) if name == time else None
+        result[name] = _numbers(path, name, cells, start, decimal, tokens, unit_lines) if dates is None else dates
+    return result
+
+
+def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    if delimiter == " ":
+        return [line.split() for line in lines]
+    return list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=False))
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return [cell.strip() for row in _rows([line], delimiter) for cell in row]
+
+
+def _header(
+    path: PathLike,
+    lines: list[str],
+    skip: int,
+    names: Sequence[str],
+    columns: Sequence[str] | None,
+    delimiter: str,
+    decimal: str,
+) -> tuple[str, list[str]]:
+    """Delimiter and names of all columns; an automatic delimiter is the one that the header is cut by into the names."""
+    candidates = [d for d in _DELIMITERS if not (d == decimal)] if delimiter == "auto" else [delimiter]
+    if columns is not None:
+        header = list(columns)
+        found = [d for d in candidates if len(_trimmed(_cells(lines[skip], d), len(header))) == len(header)]
+        if not found:
+            counts = ", ".join(f"{len(_cells(lines[skip], d))} by {_DELIMITERS.get(d, d)}" for d in candidates)
+            raise ValueError(f"columns names {len(header)} columns, but line {skip + 1} of {path} has {counts}; name each")
+        chosen = found[0]
+    else:
+        chosen = next((d for d in candidates if set(names) <= set(_cells(lines[skip], d))), "")
+        if not chosen:
+            chosen = max(candidates, key=lambda d: len(_cells(lines[skip], d)))
+        header = _cells(lines[skip], chosen)
+        _check_found(path, lines, skip, names, candidates, header)
+    for name in names:
+        if name not in header:
+            raise ValueError(f"there is no column {name!r}; columns names {', '.join(header)}")
+        if header.count(name) > 1:
+            raise ValueError(f"{path} has {header.count(name)} columns called {name!r}; pass columns=[...] with other names")
+    return chosen, header
+
+
+def _check_found(
+    path: PathLike, lines: list[str], skip: int, names: Sequence[str], candidates: list[str], header: list[str]
+) -> None:
+    """Say which column is missing, and in which line it is found if in any."""
+    if not (lacking := [name for name in names if name not in header]):
+        return
+    for number, line in enumerate(lines[:_SEARCHED]):
+        for d in candidates:
+            if number != skip and set(names) <= set(_cells(line, d)):
+                raise ValueError(f"the header of {path} is in line {number + 1}; pass skip={number}")
+    raise ValueError(
+        f"there is no column {lacking[0]!r} in line {skip + 1} of {path}; there are {', '.join(filter(None, header))}; "
+        "pass skip=... if the header is further down, columns=[...] if there is none"
+    )
+
+
+def _trimmed(row: list[str], width: int) -> list[str]:
+    """Leave out empty cells behind the last column: some loggers end their lines with a delimiter."""
+    while len(row) > width and not row[-1].strip():
+        row = row[:-1]
+    return row
+
+
+def _check_row(path: PathLike, number: int, row: list[str], header: list[str], decimal: str) -> None:
+    if len(_trimmed(row, len(header))) == len(header):
+        return
+    if not any(map(str.strip, row)):
+        raise ValueError(f"line {number} of {path} is empty; delete it, or write what was missed there as empty cells")
+    remedy = "complete or delete it"
+    if len(row) > len(header):
+        remedy = f'check the delimiter, and pass decimal="," for decimal commas (decimal is {decimal!r})'
+    raise ValueError(f"line {number} of {path} has {len(row)} cells, but there are {len(header)} columns; {remedy}")
+
+
+def _numbers(
+    path: PathLike, name: str, cells: list[str], start: int, decimal: str, tokens: frozenset[str], unit_lines: int
+) -> FloatArray:
+    try:
+        return np.array([_number(cell, decimal) for cell in cells])
+    except ValueError:  # one by one, to tell what is missing from what is wrong
+        values = np.empty(len(cells))
+    for i, cell in enumerate(map(str.strip, cells)):
+        try:
+            values[i] = np.nan if cell.lower() in tokens else _number(cell, decimal)
+        except ValueError:
+            remedy = "correct it, or list it in missing=[...] if it marks a missing value"
+            if i == 0:
+                remedy = f"pass unit_lines={unit_lines + 1} if the line holds units"
+            if "," in cell and decimal == ".":
+                remedy = 'pass decimal="," for decimal commas'
+            raise ValueError(
+                f"line {start + i} of {path} has {cell!r} in column {name!r}, which is no number; {remedy}"
+            ) from None
+    return values
+
+
+def _number(cell: str, decimal: str) -> float:
+    if "_" in cell:  # Python's way to write 1_000
+        raise ValueError
+    if decimal == ",":
+        if "." in cell:  # 1.234 would be a thousand and some
+            raise ValueError
+        cell = cell.replace(",", ".")
+    return float(cell)
+
+
+def _seconds(cells: list[str]) -> FloatArray | None:
+    """Seconds from the first of ISO dates; None if the first cell is no date."""
+    try:
+        float(cells[0].replace(",", "."))
+        return None
+    except ValueError:
+        pass
+    try:
+        stamps = [datetime.fromisoformat(cell.strip()) for cell in cells]
+        return np.array([(stamp - stamps[0]).total_seconds() for stamp in stamps])
+    except (ValueError, TypeError):
+        return None
+
+
+# -- MATLAB -----------------------------------------------------------------------------------------------------------
+
+
+def mat_columns(path: PathLike, names: Sequence[str]) -> Columns:
+    """Named variables of a MATLAB file, ``a.b`` being the field b of the structure a, with samples along the first axis."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no {path}")
+    try:
+        content = loadmat(path, simplify_cells=True)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"{path} is a MATLAB file of version 7.3 (HDF5), which SciPy does not read; save it in MATLAB with "
+            'save(file, "-v7"), or read it with h5py and pass the arrays to TimeSeries'
+        ) from error
+    except (ValueError, TypeError, MatReadError) as error:
+        raise ValueError(f"{path} is no MATLAB file of version 4 to 7: {error}") from error
+    there = _flat({k: v for k, v in content.items() if not k.startswith("__")})
+    columns = {}
+    for name in names:
+        if name not in there:
+            shapes = ", ".join(f"{k} {np.shape(v)}" for k, v in there.items())
+            raise ValueError(f"there is no variable {name!r} in {path}; there are {shapes or 'none'}")
+        columns[name] = _upright(path, name, np.asarray(there[name]))
+    return columns
+
+
+def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
+    return flat
+
+
+def _upright(path: PathLike, name: str, value: np.ndarray) -> FloatArray:
+    if value.dtype.kind not in "biuf" or value.ndim > 2:
+        raise ValueError(
+            f"the variable {name!r} of {path} has dtype {value.dtype} and shape {value.shape}; it must hold real numbers in at "
+            "most two dimensions: take it apart in MATLAB, or read it with scipy.io.loadmat and pass arrays to TimeSeries"
+        )
+    if value.ndim == 2 and value.shape[0] < value.shape[1]:
+        value = value.T
+    return value.astype(float)
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+def wanted(inputs: Names, outputs: Names, time: str | None, fs: Any) -> list[str]:
+    """Columns to look for, each once."""
+    if (time is None) == (fs is None):
+        given = "neither is given" if fs is None else f"both are given ({time!r}, {fs!r})"
+        raise ValueError(f"pass either time, the column of the times in seconds, or fs, the sampling rate in Hz; {given}")
+    names = [*_listed(inputs), *_listed(outputs), *([time] if time is not None else [])]
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"inputs, outputs and time must be names of columns, but {name!r} is {type(name).__name__}")
+    return list(dict.fromkeys(names))
+
+
+def record_arguments(
+    columns: Columns,
+    inputs: Names,
+    outputs: Names,
+    time: str | None,
+    fs: Any,
+    scale: Mapping[str, float] | None,
+    *,
+    dotted: bool = False,
+) -> dict[str, Any]:
+    """Turn scaled columns into the arguments of a record.
+
+    A column of n channels becomes ``name1, ..., name{n}``; of `dotted` names channels keep what is behind the last dot.
+    """
+    factors = dict(scale or {})
+    for name, factor in factors.items():
+        if name not in columns:
+            raise ValueError(f"scale names {name!r}, which is not read; it may name {', '.join(columns)}")
+        if isinstance(factor, bool) or not isinstance(factor, int | float | np.number) or not np.isfinite(factor) or not factor:
+            raise ValueError(f"scale[{name!r}] must be a finite factor other than 0, but is {factor!r}")
+    columns = {name: values * factors.get(name, 1.0) for name, values in columns.items()}
+    u, input_names = _channels(columns, inputs, dotted)
+    y, output_names = _channels(columns, outputs, dotted)
+    values = u if y is None else y
+    if values is None:
+        raise ValueError("inputs and outputs are both empty; name at least one column")
+    t = columns[time] if time is not None else np.arange(len(values)) / _rate(fs)
+    return {"t": t, "u": u, "y": y, "inputs": input_names, "outputs": output_names}
+
+
+def _rate(fs: Any) -> float:
+    if isinstance(fs, bool) or not isinstance(fs, int | float | np.number) or not (np.isfinite(fs) and fs > 0):
+        raise ValueError(f"fs must be a positive sampling rate in Hz, but is {fs!r}")
+    return float(fs)
+
+
+def _listed(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _channels(columns: Columns, names: Names, dotted: bool) -> tuple[FloatArray | None, Names]:
+    if not names:
+        return None, None
+    labels, arrays = [], []
+    for name in _listed(names):
+        values, field = columns[name], name.rpartition(".")[2] if dotted else name
+        labels += [field] if values.ndim == 1 else [f"{field}{i + 1}" for i in range(values.shape[1])]
+        arrays.append(values)
+    if isinstance(names, str):
+        return arrays[0], labels
+    if len({len(values) for values in arrays}) > 1:
+        sizes = ", ".join(f"{name} {len(columns[name])}" for name in names)
+        raise ValueError(f"channels must have one number of samples, but have {sizes}; they belong to different records")
+    return np.column_stack(arrays), labels

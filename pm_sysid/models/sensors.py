@@ -1,0 +1,24 @@
+"""What a sensor on a mass reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def choose(kind: str, sensors: dict[str, Any]) -> Any:
+    """Pick a sensor, or say which there are."""
+    if kind not in sensors:
+        raise ValueError(f"observe is {kind!r}; give one of {sorted(sensors)}.")
+    return sensors[kind]
+
+
+def motion_sensor(kind: str) -> Any:
+    """Displacement ``z``, velocity ``v`` or acceleration ``v'`` of one mass."""
+    return choose(
+        kind,
+        {
+            "displacement": lambda t, x, dx, u, p: x.z,
+            "velocity": lambda t, x, dx, u, p: x.v,
+            "acceleration": lambda t, x, dx, u, p: dx.v,
+        },
+    )
