@@ -253,12 +253,12 @@ def shock_absorber(seed=3):
 
 
 def mr_damper(folder):
-    """The magnetorheological damper without current, every fourth sample; the last fifth to test."""
+    """The magnetorheological damper without current, every fourth sample; every fifth second to test."""
     with np.load(Path(folder) / "mr_damper_ranran50.npz") as data:
         off = data["command_V"] < 0.05
         v, f = data["v_m_s"][off][::4], data["F_N"][off][::4]
-    cut = int(0.8 * len(v))
-    return (v[:cut], f[:cut]), (v[cut:], f[cut:])
+    test = np.arange(len(v)) // 150 % 5 == 4
+    return (v[~test], f[~test]), (v[test], f[test])
 
 
 def friction_damper(folder):

@@ -9,6 +9,7 @@ from scipy import stats
 
 import pm_sysid as sid
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:pytensor", "ignore:.*:DeprecationWarning:pymc")
 Y, SIGMA = 1.2, 0.5
 MEANS = {"near": 0.5, "far": 2.5}
 
