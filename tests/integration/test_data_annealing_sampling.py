@@ -88,7 +88,8 @@ def test_one_seed_gives_one_result_on_any_number_of_cores_and_by_spawn(model: pm
         for group in ("warmup_posterior", "posterior", "warmup_sample_stats", "sample_stats"):
             for name in reference[group].data_vars:
                 # A fresh process may load machine code from the cache that this one compiled, which rounds differently.
-                rtol = 1e-12 if "mp_ctx" in options else 0.0
+                # An acceptance probability is the exponential of a difference of large log densities.
+                rtol = 0.0 if "mp_ctx" not in options else 1e-8 if name == "accept" else 1e-12
                 np.testing.assert_allclose(other[group][name], reference[group][name], rtol=rtol, err_msg=f"{options} {name}")
 
 
