@@ -126,7 +126,7 @@ def abc(models, particles, seed=SEED, **settings):
     took = time.perf_counter() - begin
     rounds = idata["populations"].to_dataset()
     last = rounds.isel(population=-1)
-    best = str(rounds["model"].values[int(last["probability"].argmax())])
+    best = str(rounds["model"].values[int(last["probability"].values.argmax())])
     print(f"  ABC-NS: {idata.attrs['stopped']} in {took:.0f} s, {rounds.sizes['population']} populations, ", end="")
     print(f"{int(last['simulations']):,} simulations, last threshold {float(last['threshold']):.4g}, ", end="")
     print(f"acceptance {float(rounds['acceptance'].min()):.1e} to {float(rounds['acceptance'].max()):.1e}")
@@ -318,7 +318,7 @@ def map_study(title, train, test, folder, particles):
         print(
             f"    {name}: NMSE {result[f'NMSE {name}']:.2f}; residuals: correlation with the sample before {lag:.2f}, ", end=""
         )
-        print(f"mean while accelerating less while decelerating {gap:+.2f} standard deviations of the force")
+        print(f"mean while the velocity rises less while it falls {gap:+.2f} standard deviations of the force")
     label = title.replace(" ", "_").lower()
     at = np.linspace(train[0].min(), train[0].max(), 300)
     fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
