@@ -25,7 +25,7 @@ from pm_sysid.distances import Distance, MeanDistance
 from pm_sysid.simulation import run_batch
 from pm_sysid.steps.inputs import FilterInputs
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
-from pm_sysid.substeps import MOST, SubstepWarning
+from pm_sysid.substeps import SubstepWarning, doubled_until
 from pm_sysid.system import System
 from pm_sysid.timeseries import TimeSeries
 
@@ -159,13 +159,10 @@ def choose_substeps(system: System, records: Sequence[TimeSeries], theta: Any, s
                 stacklevel=3,
             )
         return int(substeps)
-    n, now = 1, runs(1)
-    while n < 2 * MOST:
-        then = runs(2 * n)
-        if moved(now, then) < TOLERANCE:
-            _log.info("substeps='auto' chose %d Runge-Kutta steps a sample.", n)
-            return n
-        n, now = 2 * n, then
+    n, settled = doubled_until(runs, moved, TOLERANCE)
+    if settled:
+        _log.info("substeps='auto' chose %d Runge-Kutta steps a sample.", n)
+        return n
     warnings.warn(
         f"substeps='auto': with {n} substeps a quarter of the runs drawn from the prior still move by a normalised mean square "
         f"error of more than {TOLERANCE} %; the system may be chaotic, stiff or not smooth.",

@@ -21,7 +21,7 @@ from pm_sysid.initial import initial_state
 from pm_sysid.problem import check_params, check_records, vector
 from pm_sysid.steps.inputs import FilterInputs
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
-from pm_sysid.substeps import MOST, SubstepWarning, evaluate_at_initial_point
+from pm_sysid.substeps import SubstepWarning, doubled_until, evaluate_at_initial_point
 from pm_sysid.system import System
 from pm_sysid.timeseries import TimeSeries
 
@@ -234,13 +234,10 @@ def _choose(system: System, record: TimeSeries, theta: np.ndarray, start: np.nda
                 stacklevel=3,
             )
         return int(substeps)
-    n, now = 1, outputs(1)
-    while n < 2 * MOST:
-        then = outputs(2 * n)
-        if moved(now, then) < TOLERANCE:
-            _log.info("simulate: substeps='auto' chose %d Runge-Kutta steps a sample.", n)
-            return n
-        n, now = 2 * n, then
+    n, settled = doubled_until(outputs, moved, TOLERANCE)
+    if settled:
+        _log.info("simulate: substeps='auto' chose %d Runge-Kutta steps a sample.", n)
+        return n
     warnings.warn(
         f"substeps='auto': the outputs still move by more than {TOLERANCE:g} of their root mean square with {n} substeps; "
         "the system may be chaotic, stiff or not smooth.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,19 @@ LOOK = 20_000
 
 class SubstepWarning(UserWarning):
     """The filter's step is too coarse for the log-likelihood to be trusted."""
+
+
+def doubled_until(
+    runs: Callable[[int], np.ndarray], moved: Callable[[np.ndarray, np.ndarray], float], tolerance: float
+) -> tuple[int, bool]:
+    """Fewest substeps, a power of two, whose doubling moves the runs by less than a tolerance; False if none does."""
+    n, now = 1, runs(1)
+    while n < 2 * MOST:
+        then = runs(2 * n)
+        if moved(now, then) < tolerance:
+            return n, True
+        n, now = 2 * n, then
+    return n, False
 
 
 def evaluate_at_initial_point(expressions: Sequence[Any], model: pm.Model | None) -> list[np.ndarray]:
