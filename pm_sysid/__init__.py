@@ -36,6 +36,7 @@ from pm_sysid.plots import (
 )
 from pm_sysid.prediction import predict
 from pm_sysid.preparing import detrend, resample
+from pm_sysid.reports import report
 from pm_sysid.residuals import residual_tests
 from pm_sysid.samplers.abc_ns import sample_abc_ns
 from pm_sysid.samplers.data_annealing import DataAnnealing
@@ -46,6 +47,7 @@ from pm_sysid.simulator import ODESimulator
 from pm_sysid.solver import EK0, EK1
 from pm_sysid.stages import log_evidence, stages
 from pm_sysid.states import sample_states, smooth
+from pm_sysid.substep_check import check_substeps
 from pm_sysid.substeps import SubstepWarning
 from pm_sysid.system import System
 from pm_sysid.target import Target
@@ -73,6 +75,7 @@ __all__ = [
     "Target",
     "TimeSeries",
     "UnscentedKalman",
+    "check_substeps",
     "compare_fits",
     "compare_models",
     "correlation",
@@ -104,6 +107,7 @@ __all__ = [
     "plot_restoring_force",
     "plot_states",
     "predict",
+    "report",
     "resample",
     "residual_tests",
     "rmse",

@@ -19,9 +19,10 @@ from scipy.special import softmax
 from pm_sysid.criteria import dic_of, loo_of, waic_of
 from pm_sysid.likelihood import ODEFilterRV
 from pm_sysid.metrics import fit_percent, rmse
+from pm_sysid.pages.comparison import Case, page
+from pm_sysid.pages.html import notes_html
 from pm_sysid.pointwise import evaluate
 from pm_sysid.prediction import array, predict
-from pm_sysid.report import Case, notes_html, page
 from pm_sysid.stages import log_evidence
 from pm_sysid.timeseries import TimeSeries
 
@@ -61,7 +62,11 @@ class Comparison:
         return "\n".join(lines + [f"{k}: {note}" for k, some in self.notes.items() for note in some])
 
     def _repr_html_(self) -> str:
-        return str(self._short().to_html(border=0)) + notes_html(self.notes)
+        return self.table_html() + notes_html(self.notes)
+
+    def table_html(self) -> str:
+        """Return the table alone, as HTML."""
+        return str(self._short().to_html(border=0))
 
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write a report: the table, what its columns mean, and figures of validation, fit, residuals and posteriors.
@@ -84,7 +89,7 @@ class Comparison:
             import matplotlib  # noqa: F401
         except ImportError as error:
             raise ImportError('a report needs matplotlib; install it with: pip install "pm_sysid[plots]"') from error
-        html = page(str(self._short().to_html(border=0)), self.notes, self.cases, self.validation)
+        html = page(self.table_html(), self.notes, self.cases, self.validation)
         target = Path(path)
         target.write_text(html, encoding="utf-8")
         return target
@@ -133,8 +138,8 @@ def compare_models(
     runs : int, default 100
         Number of free runs of each model on each record of validation.
     x0 : mapping by state, optional
-        Initial state on the records of validation; a model takes what states of its own it finds. By default as for
-        :func:`simulate`: read off the first samples.
+        Initial state on the records of validation; a model takes what states of its own it finds. By default the one that
+        fits their first samples, as for :func:`predict`.
     skip : float, default 0
         Seconds at the beginning of each record of validation that are not scored.
     evidence : mapping of name to idata, optional

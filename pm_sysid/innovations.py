@@ -10,7 +10,7 @@ import pytensor
 import xarray as xr
 
 from pm_sysid.likelihood import filter_variable
-from pm_sysid.mode import unconstrained
+from pm_sysid.moments import posterior_of
 from pm_sysid.problem import RecordData, Unknowns
 
 
@@ -39,12 +39,11 @@ def innovations(idata: Any, name: str, *, draws: int | None = None, model: pm.Mo
     op, rv, owner = filter_variable(name, model)
     problem = op.problem
     value = owner.rvs_to_values[rv]
-    inputs = owner.replace_rvs_by_values(list(rv.owner.inputs[1:]))
+    inputs = rv.owner.inputs[1:]
     y = value[:, None] if op.flat else value
     outputs, _ = problem.run(y, Unknowns(*inputs[:5]), RecordData(*inputs[5:]), "innovations")
-    function = pytensor.function(owner.value_vars, outputs, on_unused_input="ignore")
-    points = _points(idata, owner, draws)
-    results = np.stack([function(**point) for point in points])
+    function = pytensor.function(owner.free_RVs, outputs, on_unused_input="ignore")
+    results = np.stack([function(*point) for point in points_of(idata, owner, draws)])
     time = owner.coords.get(f"{name}_time")
     coords: dict[str, Any] = {"output": list(problem.system.outputs)}
     if time is not None:
@@ -56,18 +55,24 @@ def innovations(idata: Any, name: str, *, draws: int | None = None, model: pm.Mo
     return data if draws is not None else data.isel(sample=0)
 
 
-def _points(idata: Any, model: pm.Model, draws: int | None) -> list[dict[str, np.ndarray]]:
-    """Points in the space of value variables."""
-    names = [v.name for v in model.free_RVs]
+def points_of(idata: Any, model: pm.Model, draws: int | None) -> list[list[np.ndarray]]:
+    """Values of the free variables of a model, in its order, for each point."""
+    types = {str(v.name): v.dtype for v in model.free_RVs}
     if isinstance(idata, dict):
-        sets = [{k: np.asarray(idata[k]) for k in names}]
+        if set(idata) != set(types):
+            raise ValueError(f"idata is a point of {sorted(idata)}; give a number for each free variable: {sorted(types)}.")
+        sets = [idata]
     else:
-        posterior = idata["posterior"].to_dataset() if isinstance(idata, xr.DataTree) else idata
-        stacked = posterior[names].stack(__sample__=("chain", "draw"))
+        posterior = posterior_of(idata)
+        if missing := [n for n in types if n not in posterior]:
+            raise ValueError(f"the posterior lacks the model's variables {missing}; it has {sorted(map(str, posterior))}.")
         if draws is None:
-            mean = stacked.mean("__sample__")
-            sets = [{k: mean[k].values for k in names}]
+            mean = posterior[list(types)].mean(("chain", "draw"))
+            sets = [{k: mean[k].to_numpy() for k in types}]
         else:
-            picked = np.linspace(0, stacked.sizes["__sample__"] - 1, draws).round().astype(int)
-            sets = [{k: stacked[k].isel(__sample__=i).values for k in names} for i in picked]
-    return [unconstrained(point, model) for point in sets]
+            total = posterior.sizes["chain"] * posterior.sizes["draw"]
+            picked = np.linspace(0, total - 1, draws).round().astype(int)
+            pooled = {k: posterior[k].transpose("chain", "draw", ...).to_numpy() for k in types}
+            flat = {k: v.reshape(total, *v.shape[2:]) for k, v in pooled.items()}
+            sets = [{k: v[i] for k, v in flat.items()} for i in picked]
+    return [[np.asarray(point[k], dtype=dtype) for k, dtype in types.items()] for point in sets]

@@ -19,6 +19,7 @@ from pm_sysid.initial import initial_state
 from pm_sysid.likelihood import ODEFilterRV, filter_variable
 from pm_sysid.moments import posterior_of
 from pm_sysid.simulation import simulate
+from pm_sysid.start_fit import FIRST, fitted_start
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
 from pm_sysid.timeseries import TimeSeries
 
@@ -53,8 +54,11 @@ def predict(
         False: each run has the parameters of one draw, evenly spaced among all; the runs are what the posterior says about
         the output, without measurement noise (Eqs. 27 and 28). True: every sampling interval has the parameters of a new
         draw, picked at random; see Notes.
-    x0, substeps
-        Initial state and Runge-Kutta steps of a sampling interval, as for :func:`simulate`.
+    x0 : "fit", or as for :func:`simulate`, optional
+        ``"fit"``, the default for a record with outputs: the initial state from which a run with the posterior mean of the
+        parameters meets the first 500 samples best, as MATLAB's ``compare`` does; zero without outputs.
+    substeps : int or "auto", default "auto"
+        Runge-Kutta steps of a sampling interval, as for :func:`simulate`.
     random_seed : int or numpy.random.Generator, optional
         Seed of the draws that are picked when ``every_step``.
 
@@ -95,10 +99,14 @@ def predict(
         raise ValueError(f"draws is {draws!r}; give a positive integer.")
     if every_step and isinstance(x0, Mapping) and any(np.ndim(v) for v in x0.values()):
         raise ValueError("x0 holds arrays; with every_step a run belongs to no draw, so give a number for each state.")
-    source = _Source(idata, pm.modelcontext(model), name)
+    source = Source(idata, pm.modelcontext(model), name)
     system, total = source.system, source.total
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     (fixed,) = source.values([source.params], places)
+    if x0 is None and data.y is not None and data.output_matrix.shape[1] == len(system.outputs):
+        x0 = "fit"
+    if isinstance(x0, str):
+        x0 = _fitted(system, data, fixed.mean(axis=0), x0, substeps)
 
     def run(theta: np.ndarray) -> xr.Dataset:
         sets = {p: theta[:, i] for i, p in enumerate(system.params)}
@@ -119,6 +127,18 @@ def predict(
     values = _new_draw_every_step(system, data, table, picks, start, int(few.attrs["substeps"]))
     variables = {n: (("draw", "time"), values[..., i]) for i, n in enumerate(names) if names.index(n) == i}
     return xr.Dataset(variables, {"time": data.t}, {**few.attrs, "every_step": 1})
+
+
+def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: str, substeps: Any) -> dict[str, float]:
+    """Initial state by least squares, by state."""
+    if x0 != "fit":
+        raise ValueError(f"x0 is {x0!r}; give 'fit', or numbers.")
+    if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
+        raise ValueError(f"x0='fit' needs a record with the outputs {system.outputs}; it has {record.outputs or 'none'}.")
+    sets = dict(zip(system.params, map(float, theta), strict=True))
+    steps = int(simulate(system, record[:FIRST], sets, substeps=substeps).attrs["substeps"])
+    start = np.array(initial_state(system, record, None, 0.0, hidden="zero")[0], dtype=float)
+    return dict(zip(system.states, map(float, fitted_start(system, record, theta, start, steps)), strict=True))
 
 
 def _new_draw_every_step(
@@ -158,27 +178,35 @@ def predict_fitted(
 ) -> list[tuple[TimeSeries, xr.Dataset]]:
     """Records of a model's filter, and free runs on them from the initial states that the model says.
 
-    Arguments as for :func:`predict`. Where the model leaves the initial state uncertain, runs start from its prior mean.
+    Arguments as for :func:`predict`. States whose initial value the model leaves uncertain start where a run with the mean
+    parameters meets the first samples best.
     """
-    source = _Source(idata, pm.modelcontext(model), name)
+    source = Source(idata, pm.modelcontext(model), name)
     places = np.linspace(0, source.total - 1, min(int(draws), source.total)).round().astype(int)
-    theta, starts = source.values([source.params, source.x0], places)
+    theta, starts, spread = source.values([source.params, *source.rv.owner.inputs[2:4]], places)
     sets = {p: theta[:, i] for i, p in enumerate(source.system.params)}
     pairs = []
     for r, record in enumerate(source.records()):
-        x0 = {s: starts[:, r, i] for i, s in enumerate(source.system.states)}
-        pairs.append((record, simulate(source.system, record, sets, x0=x0)))
+        run = simulate(source.system, record, sets, x0={s: starts[:, r, i] for i, s in enumerate(source.system.states)})
+        free = (spread[:, r] > 0).any(axis=0)
+        if free.any():
+            middle, steps = starts[:, r].mean(axis=0), int(run.attrs["substeps"])
+            begin = np.where(free, fitted_start(source.system, record, theta.mean(axis=0), middle, steps, free), starts[:, r])
+            run = simulate(
+                source.system, record, sets, x0=dict(zip(source.system.states, begin.T, strict=True)), substeps=steps
+            )
+        pairs.append((record, run))
     return pairs
 
 
-class _Source:
+class Source:
     """A filter of a model, and the posterior draws of what it depends on."""
 
     def __init__(self, idata: Any, model: pm.Model, name: str | None) -> None:
         self.model, self.posterior = model, posterior_of(idata)
         op, self.rv, _ = filter_variable(only_filter(model) if name is None else name, model)
         self.form, self.system = op.problem.form, op.problem.system
-        self.params, self.x0 = self.rv.owner.inputs[1:3]
+        self.params = self.rv.owner.inputs[1]
         self.total = self.posterior.sizes["chain"] * self.posterior.sizes["draw"]
 
     def values(self, variables: list[Any], places: np.ndarray) -> list[np.ndarray]:

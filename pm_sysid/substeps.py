@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from math import comb
 from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
 
+from pm_sysid.doors import among, shown, whole
 from pm_sysid.problem import Problem, RecordData, Unknowns
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
 from pm_sysid.timeseries import TimeSeries
@@ -22,12 +25,25 @@ _log = logging.getLogger("pm_sysid")
 TOLERANCE = 0.1
 #: Substeps are not doubled beyond this.
 MOST = 32
+#: More than this many are a mistake.
+LIMIT = 10**6
+#: Order of the differences in which noise stands out from a signal.
+DIFFERENCE = 4
 #: Samples of a record that are looked at; what its log-likelihood moves is extrapolated to all.
 LOOK = 20_000
 
 
 class SubstepWarning(UserWarning):
     """The filter's step is too coarse for the log-likelihood to be trusted."""
+
+
+def checked_substeps(substeps: Any, whose: str = "") -> int | Literal["auto"]:
+    """A positive whole number, or ``"auto"``."""
+    if among(substeps, ("auto",)):
+        return "auto"
+    if not whole(substeps, 1, LIMIT):
+        raise ValueError(f"{whose}substeps is {shown(substeps)}; give a positive integer or 'auto'.")
+    return int(substeps)
 
 
 def doubled_until(
@@ -81,6 +97,23 @@ def synthetic_outputs(problem: Problem, records: Sequence[TimeSeries], at: Unkno
     return np.concatenate(parts)
 
 
+def noise_level(records: Sequence[TimeSeries]) -> np.ndarray:
+    """Standard deviation (n_y,) of the noise of each output, roughly, without a model: what fourth differences leave.
+
+    The median of their size, so that outliers do not count; never less than a thousandth of the signal, and infinite where
+    too little is measured. A fast signal adds to it: it is an upper limit.
+    """
+    y = [r.output_matrix for r in records]
+    differences = np.concatenate([np.diff(v, n=DIFFERENCE, axis=0) for v in y])
+    levels = np.full(y[0].shape[1], np.inf)
+    for i, d in enumerate(differences.T):
+        d, seen = d[np.isfinite(d)], np.concatenate([v[:, i] for v in y])
+        if len(d) >= 2 * DIFFERENCE:
+            rough = float(np.median(np.abs(d))) / 0.6745 / np.sqrt(comb(2 * DIFFERENCE, DIFFERENCE))
+            levels[i] = max(rough, 1e-3 * float(np.nanstd(seen))) or np.inf
+    return levels
+
+
 def log_likelihoods(
     problem: Problem, records: Sequence[TimeSeries], at: Unknowns, y: np.ndarray, substeps: Sequence[int]
 ) -> list[float]:
@@ -107,14 +140,15 @@ def choose_substeps(
     """Substeps that a user asked for, or the fewest whose doubling hardly moves the log-likelihood.
 
     The test record is drawn at the model's initial point (with the record's own input, times and missing samples), so
-    that the answer depends on the integration alone and not on how well the initial point fits the data.
+    that the answer depends on the integration alone and not on how well the initial point fits the data. One thing of the
+    data counts, their noise: a prior that allows for much more would hide an integration error that the data will see.
     """
-    if substeps != "auto":
-        if isinstance(substeps, bool) or not isinstance(substeps, int | np.integer) or substeps < 1:
-            raise ValueError(f"substeps is {substeps!r}; give a positive integer or 'auto'.")
+    substeps = checked_substeps(substeps)
     if all(len(r) < 2 for r in records):
         return 1 if substeps == "auto" else int(substeps)
     at = reference_point(unknowns, model)
+    if model is not None and set(model.free_RVs) & set(ancestors([unknowns.noise])):
+        at = at._replace(noise=np.minimum(at.noise, noise_level(records)))
     total = sum(len(r) for r in records)
     records = [r[: max(2, LOOK * len(r) // total)] if total > LOOK else r for r in records]
     tolerance = TOLERANCE * sum(len(r) for r in records) / total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
+from pm_sysid.doors import flag, shown
+from pm_sysid.equations import equations, rate_latex, symbol_latex
 from pm_sysid.lowering import UnsupportedOperation, lower
 from pm_sysid.scalars import Scalar, add, jacobian, mul, simplify, symbols, untraced
 
@@ -96,7 +98,7 @@ class System:
         #: States that are derivatives of each other, whether or not they share a process.
         self.kinematic_chains = _find_chains(self.f, self.x)
         #: States of each Wiener process: a coordinate and its derivatives.
-        self.chain_states = self.kinematic_chains if chains else tuple((i,) for i in range(len(self.states)))
+        self.chain_states = self.kinematic_chains if flag(chains, "chains") else tuple((i,) for i in range(len(self.states)))
 
     # -- tracing ------------------------------------------------------------------------------------------------------
 
@@ -231,6 +233,24 @@ class System:
             rows.append(simplify([add(*(mul(d, r) for d, r in zip(row, rates, strict=True))) for row in partial]))
         return [[row[c] for row in rows] for c in range(len(self.chain_states))], levels
 
+    @property
+    def equations(self) -> list[str]:
+        r"""LaTeX of the equations of motion, of the outputs, and of choices in them, one line each; a notebook shows them.
+
+        Examples
+        --------
+        >>> import pm_sysid as sid
+        >>> sid.models.van_der_pol().equations[0]
+        '\\dot{z} = v'
+        """
+        rates = [rate_latex(symbol_latex(s)) for s in self.states]
+        words = [symbol_latex(n) for n in ("t", *self.states)] + rates + [symbol_latex(n) for n in (*self.inputs, *self.params)]
+        names = dict(zip((self.t, *self.x, *self.dx, *self.u, *self.p), words, strict=True))
+        return equations([*rates, *map(symbol_latex, self.outputs)], [*self.f, *self.g], names)
+
+    def _repr_latex_(self) -> str:
+        return r"$$\begin{aligned}" + r" \\ ".join(e.replace(" = ", " &= ", 1) for e in self.equations) + r"\end{aligned}$$"
+
     def __repr__(self) -> str:
         chains = "; ".join(" -> ".join(chain) for chain in self.chains)
         lines = [
@@ -261,6 +281,8 @@ def _expressions(what: str, result: Any) -> list[Any]:
 def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise TypeError(f"{what} is the string {names!r}; give a tuple of names, such as ({names!r},).")
+    if not isinstance(names, Iterable) or not np.iterable(names):
+        raise TypeError(f"{what} is {shown(names)}; give a tuple of names.")
     result = tuple(names)
     for name in result:
         if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import make_interp_spline
 
-from pm_sysid.channels import FloatArray, Names, channels, pandas_module, read_only, refuse, times
+from pm_sysid.channels import FloatArray, Names, channels, pandas_module, read_only, real, refuse, times
+from pm_sysid.doors import among, flag, shown, whole
 from pm_sysid.readers import Readers
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["InterSample", "TimeSeries"]
 
 InterSample = Literal["zoh", "foh", "bl"]
-_BETWEEN_SAMPLES = {"zoh": "held", "foh": "linear", "bl": "band-limited"}
+BETWEEN_SAMPLES = {"zoh": "held", "foh": "linear", "bl": "band-limited"}
 
 
 class TimeSeries(Readers):
@@ -90,7 +90,7 @@ class TimeSeries(Readers):
         outputs: Names = None,
         periodic: bool = False,
     ) -> None:
-        if intersample not in _BETWEEN_SAMPLES:
+        if not among(intersample, BETWEEN_SAMPLES):
             raise ValueError(f'intersample must be "zoh", "foh" or "bl", but is {intersample!r}')
         t = times(t)
         u, inputs = channels("u", u, "inputs", inputs, len(t))
@@ -102,8 +102,8 @@ class TimeSeries(Readers):
         if y is not None:
             refuse(np.isinf(y), y, "y", "finite or NaN", "mark missing values with NaN")
         fields = {"t": t, "u": u, "y": y, "inputs": inputs, "outputs": outputs}
-        vars(self).update(fields, intersample=intersample, periodic=bool(periodic))
-        if periodic and not self.uniform:
+        vars(self).update(fields, intersample=intersample, periodic=flag(periodic, "periodic"))
+        if self.periodic and not self.uniform:
             raise ValueError("periodic=True needs uniform times; resample, or use periodic=False")
 
     @cached_property
@@ -182,15 +182,19 @@ class TimeSeries(Readers):
         >>> record.input_at([0, 1], [1.0, 0.0], derivative=1).ravel()  # both sides of the kink at 0.5 s
         array([ 4., -2.])
         """
-        k, s = np.broadcast_arrays(np.asarray(interval), np.asarray(fraction, dtype=float))
-        if k.dtype.kind not in "iu":
-            raise TypeError(f"interval must hold integers, but its dtype is {k.dtype}; use .astype(int)")
+        k, s = _integers(interval), real(fraction, "fraction", copy=False)
+        try:
+            k, s = np.broadcast_arrays(k, s)
+        except ValueError:
+            raise ValueError(f"fraction has the shape {s.shape}, which does not go with that of interval, {k.shape}") from None
         if np.any((k < 0) | (k >= len(self))):
             raise ValueError(f"interval must lie in 0..{len(self) - 1}, but spans {k.min()}..{k.max()}")
         if not np.all((s >= 0) & (s <= 1)):
             raise ValueError(f"fraction must lie in 0..1, but spans {s.min()}..{s.max()}")
-        if (order := operator.index(derivative)) < 0:
-            raise ValueError(f"derivative must be 0 or more, but is {order}")
+        if not whole(derivative, 0):
+            kind = ValueError if isinstance(derivative, int | np.integer) else TypeError
+            raise kind(f"derivative must be a whole number, 0 or more, but is {shown(derivative)}")
+        order = int(derivative)
         if not self.inputs:
             return np.empty((*k.shape, 0))
         return self._evaluate_fourier(k, s, order) if self._fourier else self._evaluate_pieces(k, s, order)
@@ -269,7 +273,7 @@ class TimeSeries(Readers):
             raise TypeError(f"a TimeSeries has no field {unknown[0]!r}; it has {', '.join(fields)}")
         for data, names in (("u", "inputs"), ("y", "outputs")):
             new = changes.get(data, fields[data])
-            if new is None or isinstance(new, Mapping) or np.shape(new)[1:] != np.shape(fields[data])[1:]:
+            if new is None or isinstance(new, Mapping) or real(new, data).shape[1:] != np.shape(fields[data])[1:]:
                 fields[names] = None
         return TimeSeries(**(fields | changes))
 
@@ -318,7 +322,7 @@ class TimeSeries(Readers):
             steps = f"steps of {self.dt.min():.3g} to {self.dt.max():.3g} s"
             rate = f"{self.fs:.6g} Hz" if self.uniform else f"non-uniform ({steps})"
             head += f", {self.t[-1] - self.t[0]:.6g} s, {rate}"
-        between, missing = _BETWEEN_SAMPLES[self.intersample], ", ".join(map(str, self.n_missing))
+        between, missing = BETWEEN_SAMPLES[self.intersample], ", ".join(map(str, self.n_missing))
         inputs = f"{', '.join(self.inputs)} ({between} between samples)" if self.inputs else "none"
         outputs = f"{', '.join(self.outputs)} ({missing} missing)" if self.outputs else "none"
         return f"{head}{', periodic' * self.periodic}\n  inputs:  {inputs}\n  outputs: {outputs}"
@@ -330,3 +334,14 @@ class TimeSeries(Readers):
     def __reduce__(self) -> tuple[Callable[[], TimeSeries], tuple[()]]:
         """Rebuild from the fields, since a plain pickle would carry caches and drop read-only flags."""
         return partial(TimeSeries, **self._fields()), ()
+
+
+def _integers(interval: ArrayLike) -> NDArray[Any]:
+    """Numbers of intervals as an array."""
+    try:
+        k = np.asarray(interval)
+    except (TypeError, ValueError):
+        raise TypeError(f"interval is {type(interval).__name__}; give whole numbers in an array of one shape") from None
+    if k.dtype.kind not in "iu":
+        raise TypeError(f"interval must hold integers, but its dtype is {k.dtype}; use .astype(int)")
+    return k

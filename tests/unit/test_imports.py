@@ -52,7 +52,10 @@ LAYERS = [
     ("stages", "samplers"),
     ("stages", "compare"),
     ("criteria", "compare"),
-    ("report", "compare"),
+    ("pages", "compare"),
+    ("compare", "reports"),
+    ("scalars", "equations"),
+    ("equations", "system"),
     ("system", "models"),
     ("timeseries", "datasets"),
 ]

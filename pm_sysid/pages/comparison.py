@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from html import escape
@@ -16,6 +13,7 @@ import pymc as pm
 from pm_sysid.innovations import innovations
 from pm_sysid.likelihood import filter_variable
 from pm_sysid.moments import posterior_of
+from pm_sysid.pages.html import document, figure, notes_html
 from pm_sysid.prediction import predict_fitted
 from pm_sysid.timeseries import TimeSeries
 
@@ -43,15 +41,6 @@ MEANINGS = {
     "choose the model.",
 }
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72em; margin: 2em auto; padding: 0 1em; }
-h1, h2, h3 { font-weight: 600; line-height: 1.2; } h2 { margin-top: 2em; border-bottom: 1px solid #ccc; }
-table { border-collapse: collapse; font-size: 0.9em; } td, th { padding: 0.3em 0.8em; text-align: right; }
-thead th { border-bottom: 1px solid #888; } tbody th { text-align: left; } .scroll { overflow-x: auto; }
-figure { display: inline-block; margin: 0.5em 1em 1em 0; vertical-align: top; } img { max-width: 100%; }
-figcaption { font-size: 0.85em; color: #555; } .warning { color: #a33; } dt { font-weight: 600; }
-"""
-
 
 class Case(NamedTuple):
     """A model, its posterior, its filter if it has one, and its predictions (draws, T, n_y) of the validation records."""
@@ -64,24 +53,28 @@ class Case(NamedTuple):
 
 def page(table: str, notes: Mapping[str, Sequence[str]], cases: Mapping[str, Case], validation: Sequence[TimeSeries]) -> str:
     """HTML of the whole report."""
-    parts = ["<h1>Comparison of models</h1>", f'<div class="scroll">{table}</div>', notes_html(notes)]
-    parts.append("<h2>What the columns mean</h2><dl>")
+    parts = overview(table, notes, cases, validation)
+    for name, case in cases.items():
+        parts.append(f"<h2>{escape(name)}</h2>")
+        parts += [figure(caption, draw) for caption, draw in _figures(case)]
+    return document("Comparison of models", parts)
+
+
+def overview(
+    table: str,
+    notes: Mapping[str, Sequence[str]],
+    cases: Mapping[str, Case],
+    validation: Sequence[TimeSeries],
+    units: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Table of the models, its meaning, and their predictions of the records of validation."""
+    parts = [f'<div class="scroll">{table}</div>', notes_html(notes), "<h3>What the columns mean</h3><dl>"]
     parts += [f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in MEANINGS.items()]
     parts.append("</dl>")
     if validation:
-        parts.append("<h2>Validation</h2>")
-        parts += [_figure(caption, draw) for caption, draw in _validation(cases, validation)]
-    for name, case in cases.items():
-        parts.append(f"<h2>{escape(name)}</h2>")
-        parts += [_figure(caption, draw) for caption, draw in _figures(case)]
-    head = f'<meta charset="utf-8"><title>Comparison of models</title><style>{_STYLE}</style>'
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
-
-
-def notes_html(notes: Mapping[str, Sequence[str]]) -> str:
-    """Warnings of each model as a list."""
-    items = [f"<li><b>{escape(k)}</b>: {escape(n)}</li>" for k, some in notes.items() for n in some]
-    return f'<ul class="warning">{"".join(items)}</ul>' if items else ""
+        parts.append("<h3>Validation</h3>")
+        parts += [figure(caption, draw, units) for caption, draw in _validation(cases, validation)]
+    return parts
 
 
 type _Drawing = tuple[str, Callable[[], Any]]
@@ -120,26 +113,3 @@ def _figures(case: Case) -> Iterator[_Drawing]:
                 yield caption, partial(plot_residuals, e, **options)
     yield "Posterior and, if it was sampled, prior", partial(plot_prior_posterior, case.idata, var_names=names)
     yield "Posterior correlation", partial(plot_correlation, posterior_of(case.idata), var_names=names)
-
-
-def _figure(caption: str, draw: Callable[[], Any]) -> str:
-    """Draw a figure and embed it as PNG; one that cannot be drawn leaves its reason."""
-    from matplotlib import pyplot
-
-    open_before = set(pyplot.get_fignums())
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            axes = draw()
-            figure = np.asarray(axes, dtype=object).ravel()[0].figure
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format="png", dpi=110)
-    except ValueError as error:
-        return f'<p class="warning">{escape(caption)}: {escape(str(error))}</p>'
-    finally:
-        for number in set(pyplot.get_fignums()) - open_before:
-            pyplot.close(number)
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    said = "".join(f'<br><span class="warning">{escape(str(w.message))}</span>' for w in caught)
-    image = f'<img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
-    return f"<figure>{image}<figcaption>{escape(caption)}{said}</figcaption></figure>"

@@ -1,0 +1,1 @@
+"""Pages of HTML that need no other file: a comparison of models, a report on one."""

@@ -1,0 +1,222 @@
+"""A study as one file: data, equations, posterior, diagnostics, fit, residuals, integration, validation, comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pm_sysid.compare import compare_models
+from pm_sysid.likelihood import ODEFilterRV
+from pm_sysid.pages.comparison import overview
+from pm_sysid.pages.html import document, figure, table
+from pm_sysid.pages.study import Study
+from pm_sysid.pages.verdicts import verdicts_html
+from pm_sysid.prediction import Source
+from pm_sysid.timeseries import TimeSeries
+
+
+def report(
+    model: pm.Model | Mapping[str, tuple[pm.Model, Any]],
+    idata: Any = None,
+    record: TimeSeries | Sequence[TimeSeries] | None = None,
+    *,
+    validation: TimeSeries | Sequence[TimeSeries] | None = None,
+    path: str | PathLike[str] = "report.html",
+    title: str = "Identification report",
+    units: Mapping[str, str] | None = None,
+    runs: int = 100,
+    x0: Any = None,
+    skip: float = 0.0,
+    evidence: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write what was found about a model, or several models of one record, into one HTML file that needs no other.
+
+    It begins with verdicts in plain language: do the chains agree, did the record decide, are the residuals noise, does the
+    integration error matter, how far does a free run stay with the measurement, and does it on records not used for the fit.
+
+    Parameters
+    ----------
+    model : pm.Model, or mapping of name to (model, idata)
+        With an :class:`ODEFilter`; or several models of the same measurements, which are also compared.
+    idata : xarray.DataTree
+        Posterior of the model; None if ``model`` is a mapping.
+    record : TimeSeries or list of them, optional
+        What the model was fitted to, by default read back from it (then it is not known whether it is periodic).
+    validation : TimeSeries or list of them, optional
+        Records that were not used for the fit.
+    path : str or path, default "report.html"
+        File to write.
+    title : str
+        Title of the page.
+    units : mapping of str to str, optional
+        Units by channel or parameter, for labels and tables.
+    runs : int, default 100
+        Number of free runs on each record of validation.
+    x0 : mapping by state, optional
+        Initial state on the records of validation, as for :func:`predict`; by default the one that fits their first samples.
+    skip : float, default 0
+        Seconds at the beginning of each record over which free runs are not scored.
+    evidence : mapping of name to idata, optional
+        As for :func:`compare_models`.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is missing.
+    TypeError, ValueError
+        If a model has no ODEFilter, a posterior does not fit its model, or a record does not.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid, tempfile
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> t, rng = np.linspace(0.0, 2.0, 60), np.random.default_rng(1)
+    >>> record = sid.TimeSeries(t, None, np.exp(-t) + 0.01 * rng.standard_normal(60))
+    >>> with pm.Model() as model:
+    ...     rate = pm.LogNormal("rate")
+    ...     _ = sid.ODEFilter("y", decay, record, dict(rate=rate), noise=0.01, x0=1.0, substeps=1)
+    >>> draws = xr.Dataset({"rate": (("chain", "draw"), rng.normal(1.0, 0.004, (2, 500)))})
+    >>> idata = xr.DataTree.from_dict({"posterior": draws})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = sid.report(model, idata, record, path=folder + "/decay.html", units={"rate": "1/s"}).read_text()
+    >>> "Free run on the record of the fit" in page, "http" in page.replace("http://www.w3.org", "")
+    (True, False)
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError('a report needs matplotlib; install it with: pip install "pm_sysid[plots]"') from error
+    pairs = _pairs(model, idata)
+    checks = validation if isinstance(validation, list | tuple) else () if validation is None else (validation,)
+    for other in checks:
+        if not isinstance(other, TimeSeries):
+            raise TypeError(f"validation holds {type(other).__name__}; give a TimeSeries, or a list of them.")
+        if other.y is None:
+            raise ValueError("a record of validation has no outputs, so that nothing can be compared; give its y.")
+    studies = {}
+    for name, (one, draws) in pairs.items():
+        records = _records(one, draws, record)
+        if checks and len(records) != 1:
+            raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
+        studies[name] = Study(one, draws, records, tuple(checks), dict(units or {}), runs, x0, skip)
+
+    bodies: list[str] = []
+    several = len(studies) > 1
+    for name, study in studies.items():
+        if several:
+            bodies.append(f'<h2 id="{_anchor(name)}">{escape(name)}</h2>')
+        level = "h3" if several else "h2"
+        sections = study.sections()
+        if several:
+            bodies.append(verdicts_html(study.verdicts))
+        for heading, parts in sections:
+            bodies += [f"<{level}>{heading}</{level}>", *parts]
+    parts = []
+    if several:
+        found = compare_models(pairs, list(checks) or None, runs=runs, x0=x0, skip=skip, evidence=evidence)
+        links = "".join(f'<a href="#{_anchor(n)}">{escape(n)}</a>' for n in studies)
+        parts.append(f"<nav>{links}</nav><h2>Comparison</h2>")
+        parts += overview(found.table_html(), found.notes, found.cases, checks, units)
+    else:
+        (study,) = studies.values()
+        parts += ["<h2>In short</h2>", verdicts_html(study.verdicts)]
+    first = next(iter(studies.values()))
+    parts += ["<h2>Data</h2>", *_data(first.records, "", first.units)]
+    if checks:
+        parts += _data({"": list(checks)}, "validation", first.units)
+    target = Path(path)
+    target.write_text(document(title, [*parts, *bodies, _made()]), encoding="utf-8")
+    return target
+
+
+def _pairs(model: Any, idata: Any) -> dict[str, tuple[pm.Model, Any]]:
+    """Models and posteriors by name."""
+    if isinstance(model, pm.Model):
+        if idata is None:
+            raise ValueError("idata is None; give the posterior of the model, as pm.sample returned it.")
+        return {"model": (model, idata)}
+    if not isinstance(model, Mapping) or not model:
+        raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or a dict of name: (model, idata).")
+    if idata is not None:
+        raise ValueError("idata is given beside a dict of models; put each posterior beside its model: name: (model, idata).")
+    for name, pair in model.items():
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], pm.Model)):
+            raise ValueError(f"model[{name!r}] is {type(pair).__name__}; give a tuple of the pm.Model and its posterior.")
+    return {str(name): (one, draws) for name, (one, draws) in model.items()}
+
+
+def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeries]]:
+    """Records of each filter: the given ones, checked, or those that the model holds."""
+    names = [str(v.name) for v in model.observed_RVs if v.owner is not None and isinstance(v.owner.op, ODEFilterRV)]
+    if not names:
+        raise ValueError(
+            "the model has no ODEFilter, about which a report could be made; compare_models(...).to_html does without."
+        )
+    held = {name: Source(idata, model, name).records() for name in names}
+    if given is None:
+        return held
+    records = [given] if isinstance(given, TimeSeries) else list(given)
+    if len(names) > 1:
+        raise ValueError(f"record is given, but the model has the filters {names}; leave it out: they are read from the model.")
+    (known,) = held.values()
+    same = len(known) == len(records) and all(
+        a.output_matrix.shape == b.output_matrix.shape and np.allclose(a.output_matrix, b.output_matrix, equal_nan=True)
+        for a, b in zip(known, records, strict=True)
+    )
+    if not same:
+        raise ValueError("record is not what the model was fitted to: its outputs differ; leave it out, or give that record.")
+    return {names[0]: records}
+
+
+def _data(records: Mapping[str, Sequence[TimeSeries]], what: str, units: Mapping[str, str]) -> list[str]:
+    """What the records hold: a table of channels, and a figure for each."""
+    from pm_sysid import plot_record  # figures stand above all else
+
+    html = []
+    for label, some in records.items():
+        for r, record in enumerate(some):
+            words = [what.capitalize() or "Record", label if len(records) > 1 else "", str(r + 1) if len(some) > 1 else ""]
+            title = " ".join(w for w in words if w)
+            rate = f"{record.fs:.6g} Hz" if record.fs else "irregular"
+            span = f"{len(record)} samples, {record.t[-1] - record.t[0]:.6g} s, {rate}"
+            html.append(f"<h3>{escape(title)}: {span}</h3>")
+            rows = []
+            for kind, names, matrix in (
+                ("input", record.inputs, record.input_matrix),
+                ("output", record.outputs, record.output_matrix),
+            ):
+                for name, x in zip(names, matrix.T, strict=True):
+                    seen = x[np.isfinite(x)]
+                    numbers = [f"{f(seen):.4g}" if seen.size else "" for f in (np.min, np.max, np.mean, np.std)]
+                    rows.append([name, kind, units.get(name, ""), *numbers, str(len(x) - seen.size)])
+            html.append(table(["", "", "unit", "smallest", "largest", "mean", "sd", "missing"], rows, texts=(1, 2)))
+            if len(record) >= 8:
+                known = {k: v for k, v in units.items() if k in (*record.inputs, *record.outputs)}
+                caption = f"{title}: over time, amplitude spectrum, and the values it covers"
+                html.append(figure(caption, partial(plot_record, record, units=known)))
+    return html
+
+
+def _anchor(name: str) -> str:
+    return "model-" + "".join(c if c.isalnum() else "-" for c in name)
+
+
+def _made() -> str:
+    from importlib.metadata import version
+
+    names = ("pm_sysid", "pymc", "pytensor", "arviz", "numpy")
+    return f"<p><small>Made with {', '.join(f'{n} {version(n)}' for n in names)}.</small></p>"

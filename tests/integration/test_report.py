@@ -1,0 +1,231 @@
+"""The report on one model or several, the check of substeps, and free runs that begin where the record does."""
+
+import re
+from html.parser import HTMLParser
+
+import matplotlib
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pm_sysid as sid
+from pm_sysid.substeps import noise_level
+
+matplotlib.use("Agg")
+pytestmark = pytest.mark.filterwarnings("ignore:Could not infer the shape:UserWarning")
+
+TRUTH = {"c": 0.4, "k": 30.0}
+NOISE = 0.01
+SYSTEM = sid.System(
+    lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z),
+    states=("z", "v"),
+    inputs=("F",),
+    params=("c", "k"),
+    observe=lambda t, x, dx, u, p: {"position": x.z, "acceleration": dx.v},
+)
+
+
+def record_of(seed: int, strength: float = 1.0) -> sid.TimeSeries:
+    """Irregular samples of two outputs, the first with a gap; not at rest at the first sample."""
+    rng = np.random.default_rng(seed)
+    t = np.cumsum(rng.uniform(0.03, 0.05, 160))
+    u = strength * 3 * np.sin(2.0 * t + seed)
+    run = sid.simulate(SYSTEM, sid.TimeSeries(t, u, None, inputs="F", intersample="foh"), TRUTH, x0={"z": 0.1, "v": 1.0})
+    y = np.stack([run["position"], run["acceleration"]], axis=-1) + NOISE * rng.standard_normal((160, 2))
+    y[50:70, 0] = np.nan
+    return sid.TimeSeries(t, u, y, inputs="F", outputs=("position", "acceleration"), intersample="foh")
+
+
+RECORD, OTHER = record_of(1), record_of(2, 1.5)
+
+
+def build(damped: bool = True) -> pm.Model:
+    with pm.Model() as model:
+        params = {"c": pm.HalfNormal("c", 1.0) if damped else 0.0, "k": pm.Normal("k", 20.0, 20.0)}
+        sid.ODEFilter("y", SYSTEM, RECORD, params, noise=pm.HalfNormal("noise", 0.1), substeps=1)
+    return model
+
+
+def draws(seed: int = 0, n: int = 400, **away: float) -> xr.DataTree:
+    """What a sampler would have found, or something else."""
+    rng = np.random.default_rng(seed)
+    centre = {**TRUTH, "noise": NOISE, **away}
+    std = {"c": 0.003, "k": 0.03, "noise": 0.0005}
+    return xr.DataTree.from_dict(
+        {"posterior": xr.Dataset({k: (("chain", "draw"), rng.normal(v, std[k], (2, n))) for k, v in centre.items()})}
+    )
+
+
+MODEL = build()
+
+
+class Page(HTMLParser):
+    """Headings, verdicts, pictures, and whether every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.images: list[dict[str, str]] = []
+        self.headings: list[str] = []
+        self.levels: list[str] = []
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "img":
+            self.images.append(dict(attrs))
+        if tag == "li":
+            self.levels.append(dict(attrs).get("class", ""))
+        if tag not in ("img", "meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h2", "h3"):
+            self.headings.append(data)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    units = {"position": "m", "acceleration": "m/s^2", "F": "N", "k": "1/s^2"}
+    path = sid.report(MODEL, draws(), RECORD, validation=OTHER, path=tmp_path_factory.mktemp("r") / "good.html", units=units)
+    return path.read_text()
+
+
+def test_a_report_has_all_its_sections_and_needs_no_other_file(good) -> None:
+    page = Page(good)
+    for heading in ("In short", "Data", "Equations", "Parameters", "Fit", "Residuals", "Integration", "Validation"):
+        assert heading in page.headings
+    assert all(image["src"].startswith("data:image/") and image["alt"] for image in page.images)
+    assert len(page.images) >= 4 + 2 + 2 + 2 + 2 + 2  # equations, records, densities, fit, residuals, validation
+    assert not re.search(r"<(script|link)|href=\"http", good)
+    assert 'class="warning"' not in good
+
+
+def test_the_right_model_gets_no_complaint_but_of_what_was_not_excited(good) -> None:
+    levels = Page(good).levels
+    assert "bad" not in levels and levels.count("good") >= 8
+    assert "beyond the range of the fit" in good  # the input of the validation is half as strong again
+    assert re.search(r"<th[^>]*>position</th><td class=\"text\">output</td><td class=\"text\">m</td>.*?<td>20</td>", good)
+
+
+def test_a_wrong_posterior_is_called_wrong(tmp_path) -> None:
+    wrong = draws(k=25.0)
+    wrong["posterior"]["k"][1] += 2.0  # and the chains disagree
+    text = sid.report(MODEL, wrong, path=tmp_path / "bad.html").read_text()
+    assert Page(text).levels.count("bad") >= 3
+    assert "The chains disagree" in text and "are not white" in text and "a free run drifts away" in text
+
+
+def test_several_models_are_compared(tmp_path) -> None:
+    free = build(damped=False)
+    other = draws(1)
+    del other["posterior"]["c"]
+    pairs = {"damped": (MODEL, draws()), "free <1>": (free, other)}
+    text = sid.report(pairs, validation=OTHER, path=tmp_path / "both.html", runs=20).read_text()
+    page = Page(text)
+    assert page.headings[0] == "Comparison" and "free <1>" in page.headings
+    assert 'href="#model-free--1-"' in text and 'id="model-free--1-"' in text
+    assert text.index("LOO") < text.index('id="model-damped"')
+
+
+@pytest.mark.parametrize(
+    "arguments, options, error, message",
+    [
+        ((MODEL,), {}, ValueError, "idata is None"),
+        (({},), {}, TypeError, "give a pm.Model, or a dict"),
+        (({"a": MODEL},), {}, ValueError, "give a tuple"),
+        (({"a": (MODEL, draws())}, draws()), {}, ValueError, "beside a dict of models"),
+        ((MODEL, draws(), OTHER), {}, ValueError, "its outputs differ"),
+        ((MODEL, draws()), {"validation": 3}, TypeError, "give a TimeSeries"),
+        ((MODEL, draws()), {"validation": RECORD.replace(y=None, outputs=None)}, ValueError, "has no outputs"),
+        ((pm.Model(), draws()), {}, ValueError, "has no ODEFilter"),
+    ],
+)
+def test_doors(arguments, options, error, message, tmp_path) -> None:
+    with pytest.raises(error, match=message):
+        sid.report(*arguments, path=tmp_path / "x.html", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_check_of_substeps_agrees_with_sampling_weights_by_hand() -> None:
+    """Reweighting by hand, from the log-likelihoods of two models that differ in their substeps alone."""
+    posterior = draws(n=50)
+    check = sid.check_substeps(posterior, model=MODEL, draws=100)
+    sums = []
+    for substeps in (1, 2):
+        with pm.Model() as model:
+            params = {"c": pm.HalfNormal("c", 1.0), "k": pm.Normal("k", 20.0, 20.0)}
+            sid.ODEFilter("y", SYSTEM, RECORD, params, noise=pm.HalfNormal("noise", 0.1), substeps=substeps)
+        target = sid.Target(model)
+        flat = {n: posterior["posterior"][n].to_numpy().ravel() for n in ("c", "k", "noise")}
+        sums.append(target.log_likelihood(target.unconstrained(flat)))
+    change = sums[1] - sums[0]
+    np.testing.assert_allclose(np.sort(check.change), np.sort(change), rtol=1e-6, atol=1e-7)
+    weights = np.exp(change - change.max())
+    weights /= weights.sum()
+    k = flat["k"]
+    assert check.shift["k"] == pytest.approx((weights @ k - k.mean()) / k.std(), abs=1e-6)
+    assert check.ess == pytest.approx(1 / (100 * np.sum(weights**2)))
+    assert check.level == "good" and "does not matter" in repr(check)
+
+
+def test_the_check_of_substeps_sees_a_coarse_step() -> None:
+    coarse = sid.TimeSeries(RECORD.t[::6], RECORD.u[::6], RECORD.y[::6], inputs="F", intersample="foh")
+    with pm.Model() as model:
+        params = {"c": pm.HalfNormal("c", 1.0), "k": pm.Normal("k", 20.0, 20.0)}
+        with pytest.warns(sid.SubstepWarning):
+            sid.ODEFilter("y", SYSTEM, coarse, params, noise=0.001, solver=sid.EK0(order=2), substeps=1)
+    posterior = draws()
+    del posterior["posterior"]["noise"]
+    check = sid.check_substeps(posterior, model=model)
+    assert check.level == "bad" and "more substeps" in check.verdict
+
+
+@pytest.mark.parametrize("option, value", [("factor", 1), ("factor", 2.5), ("draws", 0), ("draws", True)])
+def test_the_check_of_substeps_has_doors(option, value) -> None:
+    with pytest.raises(ValueError, match=f"{option} is {value!r}; give an integer"):
+        sid.check_substeps(draws(), model=MODEL, **{option: value})
+
+
+def test_predictions_begin_where_the_record_does() -> None:
+    """The true start is (0.1, 1.0); read off five noisy samples the velocity would be far off."""
+    runs = sid.predict(draws(), OTHER, model=MODEL, draws=5)
+    assert abs(float(runs["z"][0, 0]) - 0.1) < 0.01 and abs(float(runs["v"][0, 0]) - 1.0) < 0.02
+    error = sid.rmse(OTHER.y, np.stack([runs["position"], runs["acceleration"]], axis=-1).mean(axis=0))
+    np.testing.assert_allclose(error, NOISE, rtol=0.2)
+    with pytest.raises(ValueError, match="x0 is 'best'; give 'fit', or numbers"):
+        sid.predict(draws(), OTHER, model=MODEL, x0="best")
+    with pytest.raises(ValueError, match="x0='fit' needs a record with the outputs"):
+        sid.predict(draws(), OTHER.replace(y=None, outputs=None), model=MODEL, x0="fit")
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.02, 0.1])
+def test_the_level_of_noise_is_seen_without_a_model(noise) -> None:
+    rng = np.random.default_rng(3)
+    t = np.arange(2000) / 50
+    y = np.sin(2 * np.pi * t) + noise * rng.standard_normal(2000)
+    y[::37] = np.nan
+    y[5::411] = 50.0  # outliers
+    (level,) = noise_level([sid.TimeSeries(t, None, y)])
+    assert 0.9 < level / noise < 1.2
+
+
+def test_a_wide_prior_of_the_noise_does_not_hide_the_integration_error(caplog) -> None:
+    """With the noise the prior expects one step a sample would do; the noise of the data is a thousandth of that."""
+    t = np.arange(300) / 20
+    u = np.sin(t**1.2)
+    run = sid.simulate(SYSTEM, sid.TimeSeries(t, u, None, inputs="F"), TRUTH, x0=0.0)
+    y = np.stack([run["position"], run["acceleration"]], axis=-1)
+    record = sid.TimeSeries(t, u, y + 1e-3 * np.random.default_rng(0).standard_normal(y.shape), inputs="F")
+    chosen = {}
+    for label in ("fixed", "free"):
+        with pm.Model() as model:
+            noise = pm.HalfNormal("noise", 1.0) if label == "free" else 0.5
+            rv = sid.ODEFilter("y", SYSTEM, record, TRUTH, noise=noise, solver=sid.EK1(order=3))
+        chosen[label] = model["y"].owner.op.substeps
+        assert rv is model["y"]
+    assert chosen["free"] >= 2 * chosen["fixed"]
