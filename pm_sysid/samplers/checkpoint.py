@@ -42,6 +42,7 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         state = json.dumps(plain(generator.bit_generator.state), sort_keys=True)
         self.key = hashlib.sha256(state.encode()).hexdigest()[:12]
+        self.pending: dict[int, np.ndarray] = {}
 
     @property
     def path(self) -> Path:
@@ -53,9 +54,15 @@ class Checkpoint:
         return self.folder / f"chain-{self.key}-stage-{stage:04d}.nc"
 
     def save(self, saved: Saved, particles: np.ndarray | None = None) -> None:
-        """Replace the chain's file; a kill at any time leaves the old or the new one."""
+        """Replace the chain's file; a kill at any time leaves the old or the new one.
+
+        Particles of a stage that could not be written, the disk being full, are tried again with the next one.
+        """
         if particles is not None:
-            write(self.stage_path(len(saved.stages)), {"x": particles}, {})
+            self.pending[len(saved.stages)] = particles
+        for stage in sorted(self.pending):
+            write(self.stage_path(stage), {"x": self.pending[stage]}, {})
+            del self.pending[stage]
         rest = saved._asdict()
         arrays = rest.pop("arrays")
         write(self.path, arrays, rest)
@@ -64,18 +71,33 @@ class Checkpoint:
         """Read what the chain had reached, or None."""
         if not self.path.exists():
             return None
-        arrays, rest = read(self.path)
-        return Saved(arrays, **rest)
+        return _saved(self.path)
 
     def load_stage(self, stage: int) -> np.ndarray:
         """Particles after a stage."""
-        return read(self.stage_path(stage))[0]["x"]
+        path = self.stage_path(stage)
+        try:
+            return read(path)[0]["x"]
+        except Exception as error:
+            raise _foreign(path, error) from error
+
+
+def _saved(path: Path) -> Saved:
+    try:
+        arrays, rest = read(path)
+        return Saved(arrays, **rest)
+    except Exception as error:
+        raise _foreign(path, error) from error
+
+
+def _foreign(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{path} is no checkpoint of sample_ibis, or is damaged ({error}); remove it, or give a new folder.")
 
 
 def read_chains(folder: Path) -> list[Saved]:
     """All chains of a folder, in no particular order."""
     files = sorted(p for p in folder.glob("chain-*.nc") if "-stage-" not in p.name)
-    return [Saved(arrays, **rest) for arrays, rest in map(read, files)]
+    return [_saved(path) for path in files]
 
 
 def plain(value: Any) -> Any:
@@ -120,7 +142,7 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise RuntimeError(f"another process is writing {path}; wait for it, or give another file.") from error
+            raise RuntimeError(f"another process is writing {path}; wait for it, or give another checkpoint.") from error
         yield
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Literal
@@ -15,7 +17,10 @@ from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pm_sysid.samplers.journal import Journal
 from pm_sysid.samplers.prefix import Evaluation, Prefix
+
+_log = logging.getLogger("pm_sysid")
 
 type Schedule = Literal["linear", "geometric", "adaptive"] | Callable[[float], float]
 
@@ -23,6 +28,8 @@ type Schedule = Literal["linear", "geometric", "adaptive"] | Callable[[float], f
 WIDTH = 0.005
 #: Acceptance that adapted widths aim at.
 TARGET_ACCEPTANCE = 0.234
+#: What changes along a chain, besides its point and its generator.
+CHANGING = ("draw", "n_data", "accept_rate", "log_scaling", "centre", "spread")
 #: Draws over which the acceptance that the progress bar shows is averaged.
 MEMORY = 100
 
@@ -73,6 +80,10 @@ class DataAnnealing(BlockedStep):
         During tuning, scale the widths to the spread of the chain's recent draws and to an acceptance of 0.234.
     max_drop : float, default 3.0
         Bound of the adaptive schedule, in units of log-likelihood.
+    checkpoint : path, optional
+        Folder in which each chain keeps its draws, every ten seconds, so that a killed run goes on where it was: the same call
+        again, with the same ``random_seed`` of ``pm.sample``, repeats the known draws at once and ends as if it had never
+        been interrupted. All the variables must be moved by this step.
     rng : optional
         Seed or generator; ``pm.sample`` brings its own.
 
@@ -134,6 +145,7 @@ class DataAnnealing(BlockedStep):
         model: pm.Model | None = None,
         adapt_widths: bool = False,
         max_drop: float = 3.0,
+        checkpoint: str | os.PathLike[str] | None = None,
         rng: Any = None,
         blocked: bool = True,
         **kwargs: Any,
@@ -167,6 +179,10 @@ class DataAnnealing(BlockedStep):
         self.widths = _widths(widths, {rv: self.layout[name][1] for rv, name in zip(rvs, own, strict=True)})
         self.schedule = schedule
         self._check_schedule()
+        self.checkpoint = checkpoint
+        self.journal: Journal | None = None
+        if checkpoint is not None and len(self.vars) < len(model.value_vars):
+            raise ValueError(f"checkpoint needs all the variables of the model to be moved by DataAnnealing, not {own} alone.")
         self.current: Evaluation | None = None
         self._begin(0)
 
@@ -175,7 +191,13 @@ class DataAnnealing(BlockedStep):
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Start a chain: nothing is kept from the one before."""
         super().setup_chain(rng, tune, draws)
+        self.current = None  # known for the data of the chain before
         self._begin(tune)
+        self.last_draw, self.journal = tune + draws, None
+        if self.checkpoint is not None:
+            self.journal = Journal(self.checkpoint, self.rng, self._identity, list(self.stats_dtypes_shapes))
+            if self.journal.rows:
+                _log.info("DataAnnealing: a chain goes on after %d draws of its checkpoint.", len(self.journal.rows))
 
     def _begin(self, n_tune: int) -> None:
         self.tune, self.draw, self.n_tune, self.n_data = True, 0, n_tune, self.n_start
@@ -183,7 +205,25 @@ class DataAnnealing(BlockedStep):
         self.centre, self.spread = np.full(len(self.widths), np.nan), self.widths**2
 
     def step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-        """One draw: take samples in, propose, accept or reject (Eq. 4)."""
+        """One draw, or one that a checkpoint knows."""
+        if self.journal is None:
+            return self._draw(point)
+        if (known := self.journal.repeat()) is not None:
+            q, numbers = known
+            statistics = {k: self.stats_dtypes_shapes[k][0](v) for k, v in numbers.items()}
+            return {**point, **{v.name: self._value(q, v.name) for v in self.vars}}, [statistics]
+        if (state := self.journal.resumed) is not None:
+            self._resume(state)
+        point, stats = self._draw(point)
+        q = np.concatenate([np.ravel(point[name]) for name in self.layout], dtype=float)
+        state = {name: getattr(self, name) for name in CHANGING}
+        if self.current is not None:
+            state |= {f"current_{k}": v for k, v in self.current._asdict().items()}
+        self.journal.note(q, stats[0], state, last=self.draw == self.last_draw)
+        return point, stats
+
+    def _draw(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+        """Take samples in, propose, accept or reject (Eq. 4)."""
         self.evaluated = 0
         q = np.concatenate([np.ravel(point[name]) for name in self.layout], dtype=float)
         n = self.n_data = self._grow(q)
@@ -248,6 +288,26 @@ class DataAnnealing(BlockedStep):
         where, shape, dtype = self.layout[name]
         result: np.ndarray = q[where].reshape(shape).astype(dtype)
         return result
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """What two runs must share for one to go on where the other ended."""
+        schedule = self.schedule if isinstance(self.schedule, str) else "a function"
+        settings = {name: getattr(self, name) for name in ("n_start", "n_tune", "adapt_widths", "max_drop", "widths")}
+        return {**settings, "schedule": schedule, "variables": list(self.layout), "samples": self.prefix.n_samples}
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        """Take up a chain after its last known draw, unless that has another density now."""
+        for name in CHANGING:
+            setattr(self, name, state[name])
+        self.current = known = Evaluation(**{k: state[f"current_{k}"] for k in Evaluation._fields})
+        again = self.prefix.evaluate(known.q, known.n)
+        was, now = known.prior + known.path[0], again.prior + again.path[0]
+        if not np.isclose(was, now, rtol=1e-6, atol=1e-6):
+            raise ValueError(
+                f"the checkpoint in {str(self.checkpoint)!r} is of another model or record: the log density of its last draw "
+                f"was {was:.6g} and is {now:.6g}; give a new folder."
+            )
 
     # -- schedule -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from pm_sysid.samplers.cloud import Cloud
 from pm_sysid.samplers.particles import Proposal, cluster_variance, effective_size, normalised, systematic
 from pm_sysid.samplers.sequential import PATH, POOR_FIT, Sequential
 from pm_sysid.target import Target
+
+_log = logging.getLogger("pm_sysid")
 
 #: Statistics of a stage and their types.
 STATISTICS = {
@@ -274,7 +277,10 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
         numbers = {name: getattr(self, name) for name in NUMBERS}
         arrays = {"family": self.family, **self.cloud.arrays()}
         saved = Saved(arrays, numbers, self._identity, self.stages, dict(self.rng.bit_generator.state))
-        file.save(saved, self.cloud.x if self.store_stages else None)
+        try:
+            file.save(saved, self.cloud.x if self.store_stages else None)
+        except OSError as error:
+            _log.warning("IBIS: the checkpoint in %s could not be written (%s); the run goes on.", file.folder, error)
 
     def _restore(self, saved: Saved) -> None:
         """Take up a checkpoint; its stages are handed to PyMC once more, as if they had just been made."""

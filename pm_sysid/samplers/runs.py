@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.batch import default_threads
 from pm_sysid.coordinates import Coordinates
-from pm_sysid.samplers.checkpoint import read_chains
+from pm_sysid.samplers.checkpoint import locked, read_chains
 from pm_sysid.samplers.ibis import IBIS, SEQUEL
 from pm_sysid.samplers.sequential import POOR_FIT
 from pm_sysid.stages import final, group, one_after_the_other, regular, stages
@@ -84,20 +85,23 @@ def sample_ibis(
     model = pm.modelcontext(model)
     cores = cores or os.cpu_count() or 1
     chains = chains or max(2, cores)
-    if checkpoint is not None:
-        random_seed = _remembered(Path(checkpoint), random_seed)
     threads = threads or max(1, default_threads() // min(cores, chains))
-    idata: xr.DataTree = pm.sample_smc(
-        draws,
-        kernel=IBIS,
-        model=model,
-        chains=chains,
-        cores=cores,
-        random_seed=random_seed,
-        checkpoint=checkpoint,
-        threads=threads,
-        **settings,
-    )
+    with ExitStack() as held:
+        if checkpoint is not None:
+            Path(checkpoint).mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(Path(checkpoint) / "run"))
+            random_seed = _remembered(Path(checkpoint), random_seed)
+        idata: xr.DataTree = pm.sample_smc(
+            draws,
+            kernel=IBIS,
+            model=model,
+            chains=chains,
+            cores=cores,
+            random_seed=random_seed,
+            checkpoint=checkpoint,
+            threads=threads,
+            **settings,
+        )
     statistics = stages(idata)
     poor = float((statistics["proposal_ess"] < POOR_FIT).sum() / statistics["proposal_ess"].notnull().sum())
     if poor > MANY:
@@ -213,7 +217,12 @@ def _remembered(folder: Path, random_seed: Any) -> Any:
     """The seed a folder's run began with, or this one, or a fresh one."""
     file = folder / "run.json"
     if file.exists():
-        known = json.loads(file.read_text())["random_seed"]
+        try:
+            known = json.loads(file.read_text())["random_seed"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{file} is damaged ({error!r}); remove it and give the run's random_seed, or a new folder."
+            ) from error
         if random_seed is not None and random_seed != known:
             raise ValueError(
                 f"random_seed is {random_seed!r}, but the run in {folder} began with {known}; leave it out to go on, or give a "
@@ -223,7 +232,6 @@ def _remembered(folder: Path, random_seed: Any) -> Any:
     if random_seed is None:
         random_seed = int(np.random.SeedSequence().generate_state(1)[0])
     if isinstance(random_seed, int | np.integer):
-        folder.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"random_seed": int(random_seed)}))
     return random_seed
 
