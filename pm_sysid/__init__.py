@@ -8,6 +8,7 @@ from pm_sysid.backends import batch as _batch  # noqa: F401  (registers how batc
 from pm_sysid.backends import lazy as _lazy  # noqa: F401  (imports the JAX backend when it is asked for)
 from pm_sysid.backends import numba as _compiled  # noqa: F401  (registers how recurrences are compiled)
 from pm_sysid.batch import set_threads
+from pm_sysid.calibration import calibrate
 from pm_sysid.compare import compare_models
 from pm_sysid.criteria import dic, waic
 from pm_sysid.innovations import innovations
@@ -22,6 +23,7 @@ from pm_sysid.pem.result import PEMResult
 from pm_sysid.plots import (
     plot_abc,
     plot_annealing,
+    plot_calibration,
     plot_compare,
     plot_correlation,
     plot_fit,
@@ -52,6 +54,7 @@ from pm_sysid.substeps import SubstepWarning
 from pm_sysid.system import System
 from pm_sysid.target import Target
 from pm_sysid.timeseries import TimeSeries
+from pm_sysid.uniformity import calibration_tests
 
 _log = _logging.getLogger("pm_sysid")
 if not _log.handlers:  # say what was chosen, as PyMC does, without a set-up by the user
@@ -75,6 +78,8 @@ __all__ = [
     "Target",
     "TimeSeries",
     "UnscentedKalman",
+    "calibrate",
+    "calibration_tests",
     "check_substeps",
     "compare_fits",
     "compare_models",
@@ -95,6 +100,7 @@ __all__ = [
     "nrmse",
     "plot_abc",
     "plot_annealing",
+    "plot_calibration",
     "plot_compare",
     "plot_correlation",
     "plot_fit",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,20 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
     """
     model = pm.modelcontext(model)
     point = {**model.initial_point(), **unconstrained(start or {}, model)}
+    objective = objective_of(model, point)
+    x = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
+    x, covariance, converged = climb(objective, x)
+    if not converged:
+        warnings.warn(
+            "find_mode stopped at a point that is no clear maximum of the posterior; look at the priors, give start=..., "
+            "or sample without it.",
+            stacklevel=2,
+        )
+    return Mode(_initvals(model, point, x), x, covariance, -objective(x)[0], converged)
+
+
+def objective_of(model: pm.Model, point: Mapping[str, Any]) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+    """Negative log posterior and its gradient, compiled; huge where it is not finite."""
     (logp,), joined = join_nonshared_inputs(point, [model.logp()], model.value_vars)
     function = pytensor.function([joined], [logp, pytensor.grad(logp, joined, disconnected_inputs="ignore")], trust_input=True)
 
@@ -90,11 +104,15 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
             return 1e300, np.zeros_like(x)
         return -float(value), -np.asarray(gradient)
 
-    x = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
+    return objective
+
+
+def climb(objective: Callable[[np.ndarray], tuple[float, np.ndarray]], x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Minimum of an objective with exact gradients, its inverse Hessian, and whether that is a minimum's."""
     x = minimize(objective, x, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "maxcor": 20}).x
     converged = False
     covariance = np.eye(x.size)
-    for _ in range(20):
+    for _ in range(100):  # from a start far off, L-BFGS may stop long before the maximum
         hessian = _hessian(objective, x)
         values, vectors = np.linalg.eigh(hessian)
         floor = max(1e-10 * float(values[-1]), 1e-14)
@@ -112,13 +130,7 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
             converged = bool(values[0] > floor and decrement < 1e-2)
             break
         x = x + scale * step
-    if not converged:
-        warnings.warn(
-            "find_mode stopped at a point that is no clear maximum of the posterior; look at the priors, give start=..., "
-            "or sample without it.",
-            stacklevel=2,
-        )
-    return Mode(_initvals(model, point, x), x, covariance, -objective(x)[0], converged)
+    return x, covariance, converged
 
 
 def unconstrained(point: Mapping[str, Any], model: pm.Model) -> dict[str, np.ndarray]:

@@ -110,7 +110,9 @@ def laplace(fit: Any, draws: int, chains: int, random_seed: Any) -> xr.DataTree:
     total = int(draws) * int(chains)
     x, noise = _within(fit, total, rng), deviations(fit)
     count = fit.target.measured.sum(axis=0)[: len(noise)]
-    std = np.array(list(noise.values())) * np.exp(rng.standard_normal((total, len(noise))) / np.sqrt(2 * count))
+    # Unknowns that each output's errors have been fitted by make these smaller than the noise is, as in the covariance.
+    freedom = np.maximum(count - np.sum(~fit.active) / fit.target.measured.shape[1], 1.0)
+    std = np.array(list(noise.values())) * np.sqrt(count / rng.chisquare(freedom, (total, len(noise))))
     values = {fit.names[i]: x[:, i] for i in np.flatnonzero(~fit.active)} | {name: std[:, i] for i, name in enumerate(noise)}
     loglik = np.stack([pointwise(fit, a, b) for a, b in zip(x, std, strict=True)])
     dims, shape = ("chain", "draw"), (int(chains), int(draws))

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pm_sysid.solver import EK1, Solver
+from pm_sysid.substeps import checked_substeps
 from pm_sysid.system import System
 
 #: A standard deviation that is found by maximum likelihood.
@@ -106,10 +107,7 @@ def _root(what: str, matrix: np.ndarray, positive: bool) -> Noise:
 
 def check_substeps(name: str, substeps: Any) -> None:
     """A positive integer or ``"auto"``."""
-    if isinstance(substeps, str) and substeps == "auto":
-        return
-    if isinstance(substeps, bool) or not isinstance(substeps, int | np.integer) or substeps < 1:
-        raise ValueError(f"{name}: substeps is {substeps!r}; give a positive integer or 'auto'.")
+    checked_substeps(substeps, f"{name}: ")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

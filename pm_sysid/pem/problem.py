@@ -62,6 +62,11 @@ def set_up(
     """Check the arguments of :func:`fit_pem` and build the filter."""
     if not isinstance(system, System):
         raise TypeError(f"system is {type(system).__name__}; give a System.")
+    if not system.states:
+        raise ValueError(
+            "the system has no states, so that there is nothing to filter; for least squares give its output to a normal "
+            "likelihood, pm.Normal(name, pm_sysid.simulate(system, data, params), noise, observed=data.y), and use find_mode."
+        )
     records = check_records(system, data)
     predictor = as_predictor(predictor)
     if not any(np.isfinite(r.output_matrix).any() for r in records):

@@ -99,6 +99,9 @@ class PEMResult(OptimizeResult):
     def laplace(self, draws: int = 500, *, chains: int = 2, random_seed: Any = None) -> xr.DataTree:
         """Draws from the Gaussian approximation of the posterior, with flat priors: mean ``x``, covariance ``cov``.
 
+        Standard deviations of innovations that the objective does not have follow their own posterior (scaled inverse chi),
+        with as many degrees of freedom less as unknowns were fitted.
+
         Parameters
         ----------
         draws, chains : int

@@ -3,6 +3,7 @@
 from pm_sysid.plots.abc import plot_abc, plot_restoring_force
 from pm_sysid.plots.annealing import plot_annealing
 from pm_sysid.plots.bands import plot_prediction
+from pm_sysid.plots.calibration import plot_calibration
 from pm_sysid.plots.correlation import plot_correlation
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.parameters import plot_prior_posterior
@@ -15,6 +16,7 @@ from pm_sysid.plots.states import plot_states
 __all__ = [
     "plot_abc",
     "plot_annealing",
+    "plot_calibration",
     "plot_compare",
     "plot_correlation",
     "plot_fit",

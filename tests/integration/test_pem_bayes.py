@@ -64,6 +64,16 @@ def test_laplace_draws_have_the_mean_and_covariance_of_the_fit() -> None:
     np.testing.assert_array_equal(tree.posterior["k"], again.posterior["k"])
 
 
+def test_drawn_noise_is_larger_than_the_errors_that_a_fit_has_made_small() -> None:
+    """Sum of squared errors over the drawn variance: chi-squared, with as many degrees less as unknowns were fitted."""
+    short = record()[:30]
+    result = fit(short, predictor=FREE)
+    errors = result.target.evaluate(result.x).residuals
+    found = np.sum(errors**2) / result.laplace(4000, random_seed=3).posterior["noise_y"].values.ravel() ** 2
+    assert abs(found.mean() - 28) < 4 * np.sqrt(2 * 28 / 8000)  # 30 would be 15 standard errors off
+    np.testing.assert_allclose(found.var(), 2 * 28, rtol=0.1)
+
+
 def test_arviz_and_compare_models_work_on_fits() -> None:
     data = record()
     y = data.y.copy()

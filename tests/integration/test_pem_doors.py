@@ -12,6 +12,7 @@ import pm_sysid as sid
 
 DATA = record(n=40)
 KALMAN = sid.ExtendedKalman
+STATIC = sid.System(None, states=(), inputs=("u",), params=("k",), observe=lambda t, x, dx, u, p: p.k * u.u)
 
 
 def call(**changes: Any) -> Any:
@@ -23,6 +24,7 @@ def call(**changes: Any) -> Any:
     "changes, error, message",
     [
         ({"system": "oscillator"}, TypeError, "system is str; give a System"),
+        ({"system": STATIC}, ValueError, "the system has no states"),
         ({"data": np.zeros(3)}, TypeError, "data is ndarray; give a TimeSeries"),
         ({"data": DATA.replace(y=None)}, ValueError, "data has no outputs"),
         ({"data": DATA.replace(y=np.full(40, np.nan))}, ValueError, "every output is NaN"),

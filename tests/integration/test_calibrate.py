@@ -1,0 +1,311 @@
+"""Calibration runs: what is drawn, fitted, kept, refused, and that nothing is compiled twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from pytensor.compile.maker import FunctionMaker
+from small import DUFFING, NOISE, SOLVER, TRUTH, X0, empty, measured, put
+
+import pm_sysid as sid
+
+QUIET: dict[str, Any] = dict(progressbar=False, random_seed=4)
+
+
+def normal() -> pm.Model:
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 1.0, 2.0)
+        pm.Deterministic("twice", 2 * mu)
+        pm.Normal("y", mu, 1.0, observed=pm.Data("y_data", np.zeros(6)))
+    return model
+
+
+def exact(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:
+    """Independent draws from the posterior of `normal`."""
+    y = model["y_data"].get_value()
+    variance = 1 / (1 / 4 + len(y))
+    draws = variance * (1 / 4 + np.sum(y)) + np.sqrt(variance) * rng.standard_normal((1, 400))
+    return xr.Dataset({"mu": (("chain", "draw"), draws), "twice": (("chain", "draw"), 2 * draws)})
+
+
+def duffing() -> pm.Model:
+    with pm.Model() as model:
+        put(measured(60), substeps=1)
+    return model
+
+
+def numbers(result: xr.DataTree) -> xr.Dataset:
+    return result["calibration"].to_dataset().drop_vars(["seconds"])
+
+
+def test_the_result_says_truth_posterior_and_rank() -> None:
+    model = normal()
+    result = sid.calibrate(model, 8, fit=exact, **QUIET)
+    found = result["calibration"].to_dataset()
+    assert found["parameter"].values.tolist() == ["mu", "log_likelihood"]
+    assert dict(found.sizes) == {"fit": 8, "parameter": 2}
+    k = found.sel(parameter="mu")
+    np.testing.assert_allclose(k["sd"], np.sqrt(1 / 6.25), rtol=0.2)
+    np.testing.assert_allclose(k["z"], (k["truth"] - k["mean"]) / k["sd"])
+    np.testing.assert_allclose(k["contraction"], 1 - 1 / 6.25 / 4, atol=0.03)
+    assert len(np.unique(k["truth"])) == 8 and np.all(k["ranked"] == 99) and not k["failed"].any()
+    assert set(result["prior_sbc"].data_vars) == {"mu", "log_likelihood"}
+    assert dict(result["prior_sbc"].sizes) == {"chain": 1, "draw": 8}
+    np.testing.assert_array_equal(result["prior_sbc"]["mu"].values[0], k["pit"])
+    assert np.all(model["y_data"].get_value() == 0.0)  # as before
+    assert result["calibration"].attrs["fit"] == "exact" and result["calibration"].attrs["random_seed"] == 4
+
+
+def test_arviz_draws_it() -> None:
+    import arviz_plots
+
+    result = sid.calibrate(normal(), 20, fit=exact, **QUIET)
+    arviz_plots.plot_ecdf_pit(result, backend="none")
+
+
+def test_deterministic_variables_can_be_ranked() -> None:
+    found = sid.calibrate(normal(), 4, fit=exact, var_names=["mu", "twice"], **QUIET)["calibration"].to_dataset()
+    assert found["parameter"].values.tolist() == ["mu", "twice"]
+    np.testing.assert_allclose(found["truth"].sel(parameter="twice"), 2 * found["truth"].sel(parameter="mu"))
+    np.testing.assert_array_equal(found["rank"].sel(parameter="twice"), found["rank"].sel(parameter="mu"))
+
+
+def test_one_seed_one_result_and_more_fits_add_to_it() -> None:
+    few, many = (sid.calibrate(normal, n, fit=exact, **QUIET) for n in (3, 5))
+    other = sid.calibrate(normal, 3, fit=exact, progressbar=False, random_seed=5)
+    xr.testing.assert_identical(numbers(few), numbers(many).isel(fit=slice(3)))
+    assert not np.any(numbers(other)["truth"].values == numbers(few)["truth"].values)
+
+
+def test_finished_fits_are_kept_and_not_done_again(tmp_path: Path) -> None:
+    calls = []
+
+    def counted(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return exact(model, rng)
+
+    with pytest.raises(KeyboardInterrupt):
+        sid.calibrate(normal, 6, fit=counted, folder=tmp_path, **QUIET)
+    assert len(list(tmp_path.glob("fit_*.npz"))) == 3
+    resumed = sid.calibrate(normal, 6, fit=counted, folder=tmp_path, progressbar=False)  # the folder knows the seed
+    assert len(calls) == 4 + 3
+    straight = sid.calibrate(normal, 6, fit=counted, **QUIET)
+    xr.testing.assert_identical(numbers(resumed), numbers(straight))
+
+
+def test_a_folder_of_another_calibration_is_refused(tmp_path: Path) -> None:
+    sid.calibrate(normal, 2, fit=exact, folder=tmp_path, **QUIET)
+    with pytest.raises(ValueError, match=r"another calibration: random_seed was 4 and is 9"):
+        sid.calibrate(normal, 2, fit=exact, folder=tmp_path, progressbar=False, random_seed=9)
+    with pytest.raises(ValueError, match="ranked was 99 and is 50"):
+        sid.calibrate(normal, 2, fit=exact, folder=tmp_path, ranked=50, **QUIET)
+
+    def wider() -> pm.Model:
+        with pm.Model() as model:
+            pm.Normal("y", pm.Normal("mu", 1.0, 3.0), 1.0, observed=pm.Data("y_data", np.zeros(6)))
+        return model
+
+    with pytest.raises(ValueError, match="fits of another model"):
+        sid.calibrate(wider, 2, fit=exact, folder=tmp_path, **QUIET)
+
+
+def test_failures_are_recorded_and_nothing_is_dropped(tmp_path: Path) -> None:
+    calls = []
+
+    def unreliable(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError("no luck")
+        if len(calls) == 3:
+            return exact(model, rng) * np.nan
+        if len(calls) == 4:
+            return xr.zeros_like(exact(model, rng))
+        return exact(model, rng)
+
+    result = sid.calibrate(normal, 14, fit=unreliable, folder=tmp_path, **QUIET)
+    found = result["calibration"].to_dataset()
+    assert found["failed"].values.tolist() == [False, True, True, True] + 10 * [False]
+    assert found["message"].values[1:4].tolist() == ["ValueError: no luck", "draws are not finite", "draws do not vary"]
+    assert np.all(np.isnan(found["pit"].values[1:4])) and np.all(np.isfinite(found["truth"].values))
+    assert result["prior_sbc"].sizes["draw"] == 11
+    assert sid.calibration_tests(result).failed == 3
+    again = sid.calibrate(normal, 14, fit=unreliable, folder=tmp_path, **QUIET)
+    xr.testing.assert_identical(again["calibration"].to_dataset(), found)
+    assert len(calls) == 14
+
+    def hopeless(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:
+        raise ValueError("never")
+
+    with pytest.raises(RuntimeError, match=r"all of the 3 fits failed; the last: ValueError: never"):
+        sid.calibrate(normal, 3, fit=hopeless, **QUIET)
+
+
+def test_mistakes_in_a_users_function_are_raised() -> None:
+    with pytest.raises(TypeError, match="fit returned dict"):
+        sid.calibrate(normal, 3, fit=lambda model, rng: {}, **QUIET)
+    with pytest.raises(TypeError, match=r"no draws of \['mu'\], but of \['twice'\]"):
+        sid.calibrate(normal, 3, fit=lambda model, rng: exact(model, rng)[["twice"]], **QUIET)
+
+
+def test_potentials_cut_the_prior() -> None:
+    def cut() -> pm.Model:
+        with normal() as model:
+            pm.Potential("positive", pm.math.switch(model["mu"] > 0, 0.0, -np.inf))
+        return model
+
+    found = sid.calibrate(cut, 30, fit=exact, **QUIET)["calibration"].to_dataset()
+    assert found["truth"].sel(parameter="mu").min() > 0
+    assert sid.calibrate(normal, 30, fit=exact, **QUIET)["calibration"]["truth"].sel(parameter="mu").min() < 0
+
+
+@pytest.mark.parametrize(
+    "change, error, text",
+    [
+        (dict(build=3), TypeError, "build is int"),
+        (dict(n=0), ValueError, "n is 0"),
+        (dict(n=2.5), ValueError, "n is 2.5"),
+        (dict(ranked=-1), ValueError, "ranked is -1"),
+        (dict(random_seed=-1), ValueError, "random_seed is -1"),
+        (dict(fit="gibbs"), ValueError, "fit is 'gibbs'"),
+        (dict(draws=7), TypeError, r"\['draws'\] are settings"),
+        (dict(generate="prior"), ValueError, "generate is 'prior'"),
+        (dict(generate=lambda p, rng: np.zeros(5)), ValueError, r"shape \(5,\)"),
+        (dict(generate=lambda p, rng: {"z": np.zeros(6)}), ValueError, "no observed variable 'z'"),
+        (dict(generate=lambda p, rng: empty(6)), ValueError, "takes no TimeSeries"),
+        (dict(var_names="q"), ValueError, "var_names has 'q'"),
+        (dict(fit="pem"), ValueError, "one ODEFilter"),
+        (dict(fit="nuts", draws=0), ValueError, "draws is 0"),
+    ],
+)
+def test_doors(change: dict[str, Any], error: type[Exception], text: str) -> None:
+    options: dict[str, Any] = {"build": normal, "n": 3, "fit": exact, **QUIET, **change}
+    with pytest.raises(error, match=text):
+        sid.calibrate(options.pop("build"), options.pop("n"), **options)
+
+
+def test_data_that_cannot_be_replaced_are_refused() -> None:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.zeros(3))
+    with pytest.raises(ValueError, match=r"observed=pm.Data\(\"y_data\", values\)"):
+        sid.calibrate(model, 3, **QUIET)
+
+
+def test_records_that_cannot_be_simulated_are_failures() -> None:
+    def records(params: dict[str, Any], rng: np.random.Generator) -> np.ndarray:
+        return np.full(6, np.inf) if params["mu"] < 1.0 else params["mu"] + rng.standard_normal(6)
+
+    found = sid.calibrate(normal, 12, fit=exact, generate=records, **QUIET)["calibration"].to_dataset()
+    assert 0 < int(found["failed"].sum()) < 12
+    assert all("not finite" in m and "mu = " in m for m in found["message"].values[found["failed"].values])
+    assert found["truth"].sel(parameter="mu").min() > 1.0
+
+
+@pytest.mark.parametrize(
+    "fit, settings",
+    [
+        ("nuts", dict(draws=60, tune=40, chains=1)),
+        ("ibis", dict(draws=200)),
+        ("annealing", dict(draws=800, tune=300, chains=1)),
+        ("pem", dict(data=measured(60), draws=200)),
+    ],
+)
+def test_fits_by_name_compile_once(fit: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first fit nothing is compiled, and the posterior follows the record."""
+    made: list[int] = []
+    create = FunctionMaker.create
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made.append(1)
+        return create(self, *args, **kwargs)
+
+    monkeypatch.setattr(FunctionMaker, "create", counted)
+    first = sid.calibrate(duffing, 1, fit=fit, **settings, **QUIET)
+    before = len(made)
+    made.clear()
+    found = sid.calibrate(duffing, 4, fit=fit, **settings, **QUIET)
+    assert 0 < len(made) <= before
+    table = numbers(found)
+    xr.testing.assert_allclose(table.isel(fit=[0]), numbers(first))
+    assert not table["failed"].any() and np.all(np.abs(table["z"].sel(parameter=["c", "k", "noise"])) < 5)
+    assert np.all(table["contraction"].sel(parameter="k") > 0.5)
+
+
+def test_records_of_a_simulator_go_into_the_filter_with_their_input() -> None:
+    """A generator may change the input too; the same fit on the same record, made by hand, has the same posterior."""
+    made = []
+
+    def records(params: dict[str, Any], rng: np.random.Generator) -> sid.TimeSeries:
+        data = empty(60, seed=int(rng.integers(100)))
+        values = {**TRUTH, "c": params["c"], "k": params["k"]}
+        y = sid.simulate(DUFFING, data, values, x0=X0, substeps=8)["y"].values
+        made.append(data.replace(y=y + params["noise"] * rng.standard_normal(60)))
+        return made[-1]
+
+    result = sid.calibrate(duffing, 2, fit="nuts", generate=records, draws=300, tune=100, **QUIET)
+    found = result["calibration"].to_dataset()
+    assert not np.array_equal(made[0].u, made[1].u)
+    with pm.Model() as model:
+        put(made[1], substeps=1)
+    mode = sid.find_mode(model)
+    for name in ("c", "k", "noise"):
+        k = found.isel(fit=1).sel(parameter=name)
+        assert abs(float(k["mean"]) - float(mode.initvals[name])) < float(k["sd"]), name
+    with pytest.raises(ValueError, match="has 50 values; simulate 60"):
+        sid.calibrate(duffing, 2, generate=lambda p, rng: measured(50), **QUIET)
+
+
+def test_missing_samples_stay_missing() -> None:
+    data = measured(40)
+    y = data.y.copy()
+    y[10:20] = np.nan
+    seen = []
+
+    def look(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:
+        seen.append(model.rvs_to_values[model["y"]].get_value())
+        values = {k: (("chain", "draw"), rng.lognormal(size=(1, 50))) for k in ("c", "k", "noise")}
+        return xr.Dataset(values)
+
+    with pm.Model() as model:
+        put(data.replace(y=y))
+    sid.calibrate(model, 2, fit=look, **QUIET)
+    assert all(np.array_equal(np.isnan(s), np.isnan(y)) for s in seen)
+    assert not np.array_equal(seen[0], seen[1], equal_nan=True)
+    np.testing.assert_array_equal(model.rvs_to_values[model["y"]].get_value(), y)
+
+
+def test_pem_reads_the_model_or_says_what_it_cannot() -> None:
+    with pytest.raises(TypeError, match=r"fit='pem'.*data=record"):
+        sid.calibrate(duffing, 2, fit="pem", **QUIET)
+    with pm.Model() as model:
+        c = pm.Normal("log_c", -1.0, 0.3)
+        sid.ODEFilter("y", DUFFING, measured(60), {**TRUTH, "c": pm.math.exp(c)}, noise=NOISE, x0=X0, solver=SOLVER, substeps=1)
+    with pytest.raises(ValueError, match="free variables or numbers"):
+        sid.calibrate(model, 2, fit="pem", data=measured(60), **QUIET)
+    with pm.Model() as model:
+        put(measured(60), x0_std=0.1)
+    with pytest.raises(ValueError, match="initial states"):
+        sid.calibrate(model, 2, fit="pem", data=measured(60), **QUIET)
+
+
+def test_a_chain_of_data_annealing_knows_nothing_of_the_record_before() -> None:
+    """A chain that never moved ends where the next one starts, and its likelihood is that of the record before."""
+    model, other = duffing(), measured(60, seed=9)
+    with model:
+        step = sid.DataAnnealing(widths=1e-3, n_start=60)
+    start = model.initial_point()
+    for expected in (model.compile_logp()(start), None):
+        step.setup_chain(np.random.default_rng(0), 0, 1)
+        step.stop_tuning()
+        step.widths = np.full(3, 1e9)  # every proposal is impossible
+        _, [row] = step.step(start)
+        if expected is not None:
+            assert row["model_logp"] == pytest.approx(float(expected))
+            sid.set_data({"y": other}, model)
+    assert row["model_logp"] == pytest.approx(float(model.compile_logp()(start)))
