@@ -18,16 +18,19 @@ def read_only(array: FloatArray) -> FloatArray:
     return array
 
 
-def real(value: Any, name: str) -> FloatArray:
-    """Float64 copy of real numbers; masked elements become NaN."""
+def real(value: Any, name: str, *, copy: bool = True) -> FloatArray:
+    """Float64 array of real numbers; masked elements become NaN."""
     try:
         array = np.asanyarray(value)
     except ValueError as error:
         raise ValueError(f"{name} is ragged; give every sample the same number of channels") from error
+    except TypeError as error:
+        raise TypeError(f"{name} is {type(value).__name__}; give an array of numbers") from error
     if array.dtype.kind not in "biuf":
         seconds = "pass seconds from the start" if array.dtype.kind in "mM" else "pass floating-point numbers"
         raise TypeError(f"{name} must hold real numbers, but its dtype is {array.dtype}; {seconds}")
-    return np.array(np.ma.filled(array.astype(np.float64), np.nan))
+    with np.errstate(over="ignore"):  # of extended precision: infinite, which is for the caller to refuse
+        return np.array(np.ma.filled(array.astype(np.float64, copy=copy), np.nan), copy=copy or None)
 
 
 def refuse(bad: NDArray[np.bool_], values: FloatArray, name: str, expected: str, remedy: str) -> None:
@@ -35,6 +38,19 @@ def refuse(bad: NDArray[np.bool_], values: FloatArray, name: str, expected: str,
     if bad.any():
         where = np.argwhere(bad)[0].tolist()
         raise ValueError(f"{name} must be {expected}, but {name}{where} is {values[tuple(where)]}; {remedy}")
+
+
+def named(given: Names, argument: str) -> tuple[str, ...]:
+    """Names of channels as a tuple; empty where there are none."""
+    if given is None or isinstance(given, str):
+        return () if given is None else (given,)
+    try:
+        names = tuple(given)
+    except TypeError:
+        raise TypeError(f"{argument} is {given!r}; give a name, or a sequence of names") from None
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{argument} must be distinct, non-empty names, but is {given!r}")
+    return names
 
 
 def times(value: ArrayLike) -> FloatArray:
@@ -54,7 +70,7 @@ def times(value: ArrayLike) -> FloatArray:
 
 def channels(data: str, value: Any, argument: str, given: Names, size: int) -> tuple[FloatArray | None, tuple[str, ...]]:
     """Values in the shape they were given, and the names of their channels."""
-    names = (given,) if isinstance(given, str) else tuple(given or ())
+    names = named(given, argument)
     if value is None:
         if names:
             raise ValueError(f"{argument} is {names}, but {data} is None; pass {data}, or drop {argument}")
@@ -86,7 +102,7 @@ def channels(data: str, value: Any, argument: str, given: Names, size: int) -> t
 
 def column(table: Any, name: str) -> Any:
     """Take a column of a table, or say which there are."""
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise ValueError(f"there is no column {name!r}; there are {', '.join(map(str, table))}")
     return table[name]
 

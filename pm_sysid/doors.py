@@ -20,7 +20,7 @@ def among(value: Any, options: Container[str]) -> bool:
 
 def whole(value: Any, least: int = 1, most: int = 2**31 - 1) -> bool:
     """Whether a value is a whole number (and no truth value) within limits."""
-    return not isinstance(value, bool | np.bool_) and isinstance(value, int | np.integer) and least <= value <= most
+    return not isinstance(value, bool | np.bool_) and isinstance(value, int | np.integer) and bool(least <= value <= most)
 
 
 def number(value: Any, name: str, remedy: str = "give a finite number") -> float:

@@ -25,7 +25,7 @@ from pm_sysid.distances import Distance, MeanDistance
 from pm_sysid.simulation import run_batch
 from pm_sysid.steps.inputs import FilterInputs
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
-from pm_sysid.substeps import SubstepWarning, doubled_until
+from pm_sysid.substeps import SubstepWarning, checked_substeps, doubled_until
 from pm_sysid.system import System
 from pm_sysid.timeseries import TimeSeries
 
@@ -130,9 +130,7 @@ def choose_substeps(system: System, records: Sequence[TimeSeries], theta: Any, s
     Draws of the prior and not the model's initial point: there, where all priors have their middle, regions and terms of the
     equations may vanish. Not all draws: a part of the prior is often chaotic, and no step size would do.
     """
-    auto = isinstance(substeps, str) and substeps == "auto"
-    if not auto and (isinstance(substeps, bool) or not isinstance(substeps, int | np.integer) or substeps < 1):
-        raise ValueError(f"substeps is {substeps!r}; give a positive integer or 'auto'.")
+    auto = (substeps := checked_substeps(substeps)) == "auto"
     if not system.states or all(len(r) < 2 for r in records):
         return 1 if auto else int(substeps)
     mode = pytensor.compile.mode.Mode(linker="py", optimizer=None)

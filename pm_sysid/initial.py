@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Variable
 
+from pm_sysid.doors import among, number
 from pm_sysid.system import System
 from pm_sysid.timeseries import TimeSeries
 
@@ -125,14 +126,14 @@ def _entries(system: System, what: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, Mapping):
-        unknown = [k for k in value if k not in system.states]
+        unknown = [k for k in value if not among(k, system.states)]
         if unknown:
             raise ValueError(f"{what} names the states {unknown}, which the system does not have: {system.states}.")
         entries = dict(value)
     elif isinstance(value, Variable):
         entries = dict(zip(system.states, vector_entries(what, value, system.states), strict=True))
-    elif np.ndim(value) == 0 and not isinstance(value, Sequence):
-        entries = dict.fromkeys(system.states, value)
+    elif not np.iterable(value) or isinstance(value, str | bytes):
+        entries = dict.fromkeys(system.states, number(value, what, "give a finite number, one for each state, or a dict"))
     else:
         items = list(value)
         if len(items) != len(system.states):
@@ -142,8 +143,8 @@ def _entries(system: System, what: str, value: Any) -> dict[str, Any]:
         if isinstance(v, Variable):
             if v.type.ndim:  # type: ignore[attr-defined]
                 raise ValueError(f"{what} of {s!r} has {v.type.ndim} dimensions; give a scalar variable.")  # type: ignore[attr-defined]
-        elif not np.isfinite(float(v)):
-            raise ValueError(f"{what} of {s!r} is {v!r}; it must be finite.")
+        else:
+            entries[s] = number(v, f"{what} of {s!r}", "it must be finite")
     return entries
 
 

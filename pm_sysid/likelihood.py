@@ -17,6 +17,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
+from pm_sysid.doors import among, number, shown
 from pm_sysid.initial import StartSpec, vector_entries
 from pm_sysid.problem import Problem, RecordData, Unknowns, check_params, check_records, vector
 from pm_sysid.solver import EK1, Solver
@@ -155,7 +156,9 @@ class ODEFilter:
     ) -> Any:
         """Build the random variable and register it in the model on the context stack."""
         model = pm.modelcontext(None)
-        if likelihood != "filter":
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"name is {shown(name)}; give the name of the random variable, such as 'y'.")
+        if not among(likelihood, ("filter",)):
             raise ValueError(f"likelihood is {likelihood!r}; the only one so far is 'filter'.")
         if not isinstance(system, System):
             raise TypeError(f"system is {type(system).__name__}; give a pm_sysid.System.")
@@ -229,14 +232,14 @@ def noise_entries(system: System, noise: Any) -> list[Any]:
         values = [noise[o] for o in system.outputs]
     elif isinstance(noise, Variable):
         values = vector_entries("noise", noise, system.outputs)
-    elif np.ndim(noise) == 0:
+    elif not np.iterable(noise) or isinstance(noise, str | bytes):
         values = [noise] * n
     else:
         values = list(noise)
         if len(values) != n:
             raise ValueError(f"noise has {len(values)} entries; give one, or one for each output: {system.outputs}.")
     for v in values:
-        if not isinstance(v, Variable) and not (np.isfinite(float(v)) and float(v) > 0):
+        if not isinstance(v, Variable) and not number(v, "noise", "a standard deviation must be positive and finite") > 0:
             raise ValueError(f"noise is {v!r}; a standard deviation must be positive and finite.")
     return values
 
@@ -244,7 +247,9 @@ def noise_entries(system: System, noise: Any) -> list[Any]:
 def filter_variable(name: str, model: pm.Model | None = None) -> tuple[ODEFilterRV, Any, pm.Model]:
     """Find the op, the random variable and the model of an :class:`ODEFilter` by name."""
     model = pm.modelcontext(model)
-    rv = model.named_vars.get(name)
+    if not isinstance(model, pm.Model):
+        raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or None for the one on the context stack.")
+    rv = model.named_vars.get(name) if isinstance(name, str) else None
     if rv is None or rv.owner is None or not isinstance(rv.owner.op, ODEFilterRV):
         names = [v.name for v in model.observed_RVs if v.owner is not None and isinstance(v.owner.op, ODEFilterRV)]
         raise ValueError(f"the model has no ODEFilter named {name!r}; it has {names}.")
@@ -265,6 +270,8 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
     model : pm.Model, optional
         Default: the model on the context stack.
     """
+    if not isinstance(new_data, Mapping):
+        raise TypeError(f"new_data is {type(new_data).__name__}; give a dict of records by the name of their filter.")
     for name, data in new_data.items():
         op, rv, owner = filter_variable(name, model)
         records = check_records(op.problem.system, data)

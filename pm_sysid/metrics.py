@@ -9,6 +9,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from pm_sysid.channels import real
+
 __all__ = ["fit_percent", "nmse", "nrmse", "rmse"]
 
 type FloatArray = NDArray[np.float64]
@@ -119,7 +121,7 @@ def _over_time(measure: Callable[[FloatArray, FloatArray], FloatArray], measured
         return _labelled(measure, measured, predicted)
     if isinstance(measured, xr.DataArray):
         measured = measured.transpose(time_dimension(measured, "measured"), ...)
-    y, yhat = _record(measured), np.asarray(predicted, dtype=float)
+    y, yhat = _record(measured), real(predicted, "predicted", copy=False)
     if yhat.shape[-y.ndim :] != y.shape:
         expected = ", ".join(["...", *map(str, y.shape)])
         raise ValueError(f"predicted must have shape ({expected}) to match measured, but has {yhat.shape}")
@@ -149,7 +151,7 @@ def _labelled(measure: Callable[[FloatArray, FloatArray], FloatArray], measured:
 
 
 def _record(measured: Any) -> FloatArray:
-    y = np.asarray(measured, dtype=float)
+    y = real(measured, "measured", copy=False)
     if y.ndim not in (1, 2):
         raise ValueError(f"measured must have shape (T,) or (T, n), but has {y.shape}")
     return y

@@ -11,11 +11,13 @@ import numpy as np
 from scipy import signal
 from scipy.interpolate import make_interp_spline
 
-from pm_sysid.channels import FloatArray
+from pm_sysid.channels import FloatArray, named
+from pm_sysid.doors import among, shown
 from pm_sysid.timeseries import TimeSeries
 
 __all__ = ["detrend", "resample"]
 
+_FASTEST = 1e15  # Hz
 _LARGEST = 10_000  # numerator and denominator of a ratio of rates: the filter has twenty times as many taps
 _GAP = 4.0  # steps: across more an interpolation would be an invention
 _HALF, _CUTOFF, _KAISER = 20, 0.91, 5.65  # samples of the lower rate, fraction of its Nyquist frequency, 60 dB
@@ -64,7 +66,7 @@ def detrend(
     array([ 0., nan,  0.])
     """
     _check_record(record)
-    if kind not in ("constant", "linear"):
+    if not among(kind, ("constant", "linear")):
         raise ValueError(f"kind must be 'constant' or 'linear', but is {kind!r}")
     if kind == "linear" and record.periodic:
         raise ValueError("a periodic record has no linear trend; use kind='constant', or record.replace(periodic=False)")
@@ -131,8 +133,8 @@ def resample(record: TimeSeries, fs: float) -> TimeSeries:
     (100.0, 100, True)
     """
     _check_record(record)
-    if isinstance(fs, bool) or not isinstance(fs, int | float | np.number) or not (np.isfinite(fs) and fs > 0):
-        raise ValueError(f"fs must be a positive sampling rate in Hz, but is {fs!r}")
+    if isinstance(fs, bool) or not isinstance(fs, int | float | np.number) or not 1 / _FASTEST < fs < _FASTEST:
+        raise ValueError(f"fs must be a positive sampling rate in Hz, but is {shown(fs)}")
     if len(record) < 4:
         raise ValueError(f"the record has {len(record)} samples; resampling needs 4 or more")
     if any(record.n_missing):
@@ -239,10 +241,11 @@ def _chosen(record: TimeSeries, channels: Sequence[str] | None) -> set[str]:
         return set(there)
     if isinstance(channels, str):
         raise TypeError(f"channels is the string {channels!r}; give a sequence of names, such as [{channels!r}]")
-    for name in channels:
+    chosen = named(channels, "channels")
+    for name in chosen:
         if name not in there:
             raise ValueError(f"there is no channel {name!r}; there are {', '.join(there)}")
-    return set(channels)
+    return set(chosen)
 
 
 def _check_record(record: object) -> None:

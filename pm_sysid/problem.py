@@ -10,6 +10,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
+from pm_sysid.doors import number
 from pm_sysid.solver import Solver
 from pm_sysid.steps.ek import FLOOR, FilterSteps, Output, calibration_recurrence, filter_recurrence
 from pm_sysid.steps.inputs import FilterInputs, filter_inputs
@@ -146,8 +147,8 @@ def check_params(system: System, params: Mapping[str, Any]) -> list[Any]:
                     f"params[{name!r}] has {value.type.ndim} dimensions; give a scalar variable, "  # type: ignore[attr-defined]
                     "or one entry of the vector for each parameter."
                 )
-        elif np.ndim(value) or not np.isfinite(float(value)):
-            raise ValueError(f"params[{name!r}] is {value!r}; give a finite number or a scalar PyMC variable.")
+        else:
+            value = number(value, f"params[{name!r}]", "give a finite number or a scalar PyMC variable")
         values.append(value)
     return values
 

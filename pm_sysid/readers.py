@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pm_sysid.channels import Names, column, pandas_module
+from pm_sysid.channels import Names, column, named, pandas_module
 from pm_sysid.files import PathLike, csv_columns, mat_columns, record_arguments, wanted
 
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ class Readers:
         10.0
         """
         pd = pandas_module()
+        if not isinstance(df, pd.DataFrame):
+            raise TypeError(f"df is {type(df).__name__}; give a pandas.DataFrame")
         if time is None and isinstance(df.index, pd.RangeIndex):
             raise ValueError('the index of df counts rows, not seconds; pass time="column", or set the index')
         times = df.index if time is None else pd.Index(column(df, time))
@@ -216,6 +218,10 @@ class Readers:
         >>> TimeSeries.from_xarray(record.to_xarray(), inputs="u", outputs="y").intersample
         'zoh'
         """
+        import xarray as xr
+
+        if not isinstance(ds, xr.Dataset):
+            raise TypeError(f"ds is {type(ds).__name__}; give an xarray.Dataset")
         return cls._from_table(ds, column(ds, time).to_numpy(), inputs, outputs, options)
 
     @classmethod
@@ -223,10 +229,10 @@ class Readers:
         if t.dtype.kind in "mM":
             t = (t - t[:1]) / np.timedelta64(1, "s")
 
-        def pick(names: Names) -> Any:
+        def pick(names: Names, argument: str) -> Any:
             if isinstance(names, str):
                 return column(table, names)
-            return {name: column(table, name) for name in names} if names else None
+            return {name: column(table, name) for name in named(names, argument)} or None
 
         options = {"intersample": table.attrs.get("intersample", "bl"), **options}
-        return cls(t, pick(inputs), pick(outputs), inputs=inputs, outputs=outputs, **options)
+        return cls(t, pick(inputs, "inputs"), pick(outputs, "outputs"), inputs=inputs, outputs=outputs, **options)

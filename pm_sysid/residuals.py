@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from pm_sysid.channels import real
+from pm_sysid.doors import shown, whole
+
 __all__ = ["ResidualTests", "residual_tests"]
 
 type FloatArray = NDArray[np.float64]
@@ -179,20 +182,27 @@ def _p_text(p: float) -> str:
 
 def as_residuals(residuals: ArrayLike, u: ArrayLike | None, lags: int) -> tuple[FloatArray, FloatArray | None]:
     """Check residuals, input and lags."""
-    e = np.asarray(residuals, dtype=float)
+    e = real(residuals, "residuals", copy=False)
     if e.ndim != 1:
         raise ValueError(f"residuals must have shape (T,), but has {e.shape}; pass one output of one draw at a time")
-    if lags < 1:
-        raise ValueError(f"lags must be 1 or more, but is {lags}")
+    if not whole(lags):
+        raise ValueError(f"lags must be a whole number, 1 or more, but is {shown(lags)}")
+    if np.isinf(e).any():
+        raise ValueError("residuals must be finite or NaN; leave out the samples where the model diverged")
     if (count := int(np.isfinite(e).sum())) < lags + 2:
         raise ValueError(f"residuals has {count} finite values, but lags={lags} needs at least {lags + 2}")
-    if np.nanmin(e) == np.nanmax(e):
-        raise ValueError("residuals are all equal; pass the differences between measurement and prediction")
+    with np.errstate(over="ignore"):
+        flat = not 0 < np.nanvar(e) < np.inf
+    if flat:
+        raise ValueError(
+            "residuals are all equal, or too small or large to have a variance; pass the differences between measurement and "
+            "prediction"
+        )
     if u is None:
         return e, None
-    u = np.asarray(u, dtype=float)
+    u = real(u, "u", copy=False)
     if u.shape != e.shape:
         raise ValueError(f"u must have shape {e.shape} like residuals, but has {u.shape}")
-    if not np.isfinite(u).all() or np.ptp(u) == 0:
+    if not np.isfinite(u).all() or not 0 < np.var(u) < np.inf:
         raise ValueError("u must be finite and vary; pass u=None for an unforced system")
     return e, u

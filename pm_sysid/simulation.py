@@ -17,11 +17,12 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.utils import MissingInputError
 
 from pm_sysid.batch import THREADS, BatchRecurrence
+from pm_sysid.doors import among
 from pm_sysid.initial import initial_state
 from pm_sysid.problem import check_params, check_records, vector
 from pm_sysid.steps.inputs import FilterInputs
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
-from pm_sysid.substeps import SubstepWarning, doubled_until, evaluate_at_initial_point
+from pm_sysid.substeps import SubstepWarning, checked_substeps, doubled_until, evaluate_at_initial_point
 from pm_sysid.system import System
 from pm_sysid.timeseries import TimeSeries
 
@@ -92,14 +93,16 @@ def simulate(
     >>> np.allclose(run["y"][:, -1], np.exp([-1.0, -2.0]), rtol=1e-4)
     True
     """
+    if not isinstance(system, System):
+        raise TypeError(f"system is {type(system).__name__}; give a pm_sysid.System.")
     if not isinstance(data, TimeSeries):
         raise TypeError(f"data is {type(data).__name__}; give a TimeSeries (simulate several one by one).")
-    if distance not in (None, "nmse"):
+    if not (distance is None or among(distance, ("nmse",))):
         raise ValueError(f"distance is {distance!r}; give 'nmse', or None for the runs themselves.")
     (record,) = check_records(system, data, need_y=distance is not None)
     if "time" in (*system.states, *system.outputs):
         raise ValueError("a state or output is named 'time', which is the dimension of the result; rename it.")
-    _check_substeps(substeps)
+    substeps = checked_substeps(substeps)
     if isinstance(x0, list | tuple) and len(x0) == len(system.states):
         x0 = dict(zip(system.states, x0, strict=True))
     if isinstance(params, xr.Dataset | xr.DataTree):
@@ -196,13 +199,6 @@ def _draws(
 
 def _is_array(value: Any) -> bool:
     return not isinstance(value, Variable) and np.ndim(value) > 0
-
-
-def _check_substeps(substeps: Any) -> None:
-    if isinstance(substeps, str) and substeps == "auto":
-        return
-    if isinstance(substeps, bool) or not isinstance(substeps, int | np.integer) or substeps < 1:
-        raise ValueError(f"substeps is {substeps!r}; give a positive integer or 'auto'.")
 
 
 def _choose(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, substeps: int | str) -> int:

@@ -20,6 +20,7 @@ from pytensor.graph.replace import vectorize_graph
 from pytensor.tensor.type_other import NoneTypeT
 
 from pm_sysid.distances import distance_of, gaussian_kernel
+from pm_sysid.doors import number, shown
 from pm_sysid.free_runs import FloatArray, Simulation, choose_substeps
 from pm_sysid.initial import StartSpec, initial_state
 from pm_sysid.likelihood import noise_entries, time_coordinate
@@ -108,10 +109,15 @@ class ODESimulator:
     ) -> Any:
         """Build the random variable and register it in the model on the context stack."""
         model = pm.modelcontext(None)
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"name is {shown(name)}; give the name of the random variable, such as 'y'.")
         if not isinstance(system, System):
             raise TypeError(f"system is {type(system).__name__}; give a pm_sysid.System.")
         records = check_records(system, data)
-        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float | np.number) or not 0 < epsilon < np.inf:
+        if (
+            isinstance(epsilon, bool)
+            or not number(epsilon, "epsilon", "give a positive number, in the unit of the distance") > 0
+        ):
             raise ValueError(f"epsilon is {epsilon!r}; give a positive number, in the unit of the distance.")
         flat = all(r.y is not None and r.y.ndim == 1 for r in records)
         measured = distance_of(distance, [r.output_matrix for r in records], flat=flat)

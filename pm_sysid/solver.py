@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pytensor.graph.basic import Variable
 
+from pm_sysid.channels import real
+from pm_sysid.doors import among, whole
 from pm_sysid.initial import vector_entries
 from pm_sysid.steps.state import Form
 from pm_sysid.system import System
@@ -43,9 +45,9 @@ class Solver:
     def __post_init__(self) -> None:
         """Check the settings."""
         name = type(self).__name__
-        if isinstance(self.order, bool) or not isinstance(self.order, int | np.integer) or not 1 <= self.order <= 11:
+        if not whole(self.order, 1, 11):
             raise ValueError(f"{name}: order is {self.order!r}; give an integer from 1 to 11 (3 or 4 suits most systems).")
-        if self.covariance not in ("auto", "dense", "block"):
+        if not among(self.covariance, ("auto", "dense", "block")):
             raise ValueError(f"{name}: covariance is {self.covariance!r}; give 'auto', 'dense' or 'block'.")
         if isinstance(self.diffusion, str) and self.diffusion not in ("mle", "dynamic"):
             raise ValueError(
@@ -100,8 +102,8 @@ class Solver:
         elif isinstance(value, Variable):
             values = vector_entries("diffusion", value, firsts)
         else:
-            array = np.atleast_1d(np.asarray(value, dtype=float))
-            if array.size not in (1, len(firsts)):
+            array = np.atleast_1d(real(value, "diffusion"))
+            if array.ndim > 1 or array.size not in (1, len(firsts)):
                 raise ValueError(f"diffusion has {array.size} entries; give one, or one for each chain: {firsts}.")
             values = list(np.broadcast_to(array, len(firsts)))
         for v in values:
@@ -115,7 +117,7 @@ class Solver:
 
 
 class EK0(Solver):
-    """Zeroth-order Taylor linearisation of the ODE residual (Longbottom et al., Eq. 17).
+    """Zeroth-order Taylor linearisation of the ODE residual (Equation 17 of Longbottom et al. 2024).
 
     Cheap and robust, with one independent covariance a chain; less accurate for the same step than :class:`EK1`.
     """

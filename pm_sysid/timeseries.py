@@ -192,8 +192,9 @@ class TimeSeries(Readers):
         if not np.all((s >= 0) & (s <= 1)):
             raise ValueError(f"fraction must lie in 0..1, but spans {s.min()}..{s.max()}")
         if not whole(derivative, 0):
-            kind = ValueError if isinstance(derivative, int | np.integer) else TypeError
-            raise kind(f"derivative must be a whole number, 0 or more, but is {shown(derivative)}")
+            if isinstance(derivative, int | np.integer):
+                raise ValueError(f"derivative must be 0 or more, but is {shown(derivative)}")
+            raise TypeError(f"derivative must be an integer, 0 or more, but is {shown(derivative)}")
         order = int(derivative)
         if not self.inputs:
             return np.empty((*k.shape, 0))

@@ -8,9 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pm_sysid.doors import among, shown, whole
 from pm_sysid.models.elements import ELEMENTS, speed_width
 from pm_sysid.models.sensors import choose
 from pm_sysid.system import System
+
+#: Masses beyond which no filter can be compiled.
+MOST = 1000
 
 
 def chain(
@@ -87,10 +91,10 @@ def chain(
     """
     masses = range(1, _count(n) + 1)
     ends = {"left": (1, n), "both": (1, n + 1), "none": (2, n)}
-    if walls not in ends:
+    if not among(walls, ends):
         raise ValueError(f"walls is {walls!r}; give one of {sorted(ends)}.")
     links = range(ends[walls][0], ends[walls][1] + 1)
-    placed = _placed(elements or {}, links)
+    placed = _placed({} if elements is None else elements, links)
     hidden = {(i, name): f"r{i}" for i, name in placed if ELEMENTS[name].rate}
     driven = _among("forces", [n] if forces is None else forces, masses)
     seen = _among("sensors", masses if sensors is None else sensors, masses)
@@ -139,17 +143,17 @@ def _of(group: Any, name: str) -> Any:
 
 
 def _count(n: Any) -> int:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n is {n!r}; give the number of masses, 1 or more.")
+    if not whole(n, 1, MOST):
+        raise ValueError(f"n is {shown(n)}; give the number of masses, 1 to {MOST}.")
     return int(n)
 
 
 def _among(what: str, given: Any, masses: range) -> tuple[int, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str) or not np.iterable(given):
         raise TypeError(f"{what} is {given!r}; give the numbers of the masses, such as [1].")
     numbers = tuple(given)
     for i in numbers:
-        if i not in masses:
+        if not whole(i) or i not in masses:
             raise ValueError(f"{what} names the mass {i!r}; masses are numbered 1 to {masses[-1]}.")
     if len(set(numbers)) < len(numbers):
         raise ValueError(f"{what} names a mass twice: {numbers}.")
@@ -164,11 +168,14 @@ def _placed(elements: Any, links: range) -> list[tuple[int, str]]:
         )
     placed = []
     for i in elements:
-        if i not in links:
+        if not whole(i) or i not in links:
             there = f"links are numbered {links[0]} to {links[-1]}" if links else "there are no links"
             raise ValueError(f"elements names the link {i!r}; {there}.")
     for i in sorted(elements):
-        names = (elements[i],) if isinstance(elements[i], str) else tuple(elements[i])
+        names = (elements[i],) if isinstance(elements[i], str) else elements[i]
+        if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"elements[{i}] is {names!r}; give the name of an element, or several.")
+        names = tuple(names)
         owners: dict[str, str] = {}
         for name in names:
             if name not in ELEMENTS:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytensor.tensor as pt
+
+from pm_sysid.doors import number
 
 __all__ = ["ELEMENTS", "Element", "direction", "freeplay_force", "lugre_force", "lugre_rate", "speed_width", "stribeck_level"]
 
@@ -26,8 +27,9 @@ def direction(v: Any, v_s: float) -> Any:
 
 def speed_width(v_s: Any) -> float:
     """Check the speed over which friction changes sign (m/s)."""
-    if isinstance(v_s, bool) or not (math.isfinite(v_s) and v_s >= 0):
-        raise ValueError(f"v_s is {v_s!r}; give a small speed in m/s, such as 1e-3, or 0 for the exact sign.")
+    remedy = "give a small speed in m/s, such as 1e-3, or 0 for the exact sign"
+    if isinstance(v_s, bool) or not 0 <= number(v_s, "v_s", remedy) < 1e30:
+        raise ValueError(f"v_s is {v_s!r}; {remedy}.")
     return float(v_s)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pm_sysid.doors import flag
+from pm_sysid.models.sensors import choose
 from pm_sysid.system import System
 
 
@@ -43,6 +45,8 @@ def duffing(
     >>> sid.models.duffing(offset=True, quadratic=True).params
     ('m', 'c', 'k', 'k3', 'offset', 'k2')
     """
+    asked = {"offset": offset, "quadratic": quadratic, "cubic_damping": cubic_damping}
+    offset, quadratic, cubic_damping = (flag(value, name) for name, value in asked.items())
     terms = {"offset": offset, "k2": quadratic, "c3": cubic_damping}
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
@@ -102,6 +106,4 @@ def bouc_wen(*, observe: Literal["displacement", "acceleration"] = "acceleration
 
 def _sensor(kind: str) -> Any:
     sensors = {"displacement": lambda t, x, dx, u, p: x.z, "acceleration": lambda t, x, dx, u, p: dx.v}
-    if kind not in sensors:
-        raise ValueError(f"observe is {kind!r}; give one of {sorted(sensors)}.")
-    return sensors[kind]
+    return choose(kind, sensors)

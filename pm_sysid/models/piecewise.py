@@ -12,7 +12,11 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph.basic import Variable
 
+from pm_sysid.doors import flag, shown, whole
 from pm_sysid.system import System
+
+#: Regions beyond which a law is no longer one.
+MOST = 50
 
 
 def piecewise_linear(x: Any, slope: Any, slopes: Sequence[Any], breakpoints: Sequence[Any]) -> Any:
@@ -172,6 +176,7 @@ def piecewise_map(regions: int = 3, *, offset: bool = True) -> System:
     >>> sid.simulate(damper, record, dict(c0=10.0, c1=2.0, v1=1.0))["force"].values
     array([-10.,   5.,  12.])
     """
+    offset = flag(offset, "offset")
     n = _breakpoints(regions)
 
     def observe(t: Any, x: Any, dx: Any, u: Any, p: Any) -> dict[str, Any]:
@@ -316,8 +321,8 @@ def _entries(what: str, values: Any) -> list[Any]:
 
 
 def _breakpoints(regions: Any) -> int:
-    if isinstance(regions, bool) or not isinstance(regions, int | np.integer) or regions < 1:
-        raise ValueError(f"regions is {regions!r}; give a positive integer: 1 is linear, 2 bilinear, 3 trilinear.")
+    if not whole(regions, 1, MOST):
+        raise ValueError(f"regions is {shown(regions)}; give a positive integer: 1 is linear, 2 bilinear, 3 trilinear.")
     return int(regions) - 1
 
 

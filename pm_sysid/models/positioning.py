@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytensor.tensor as pt
 
+from pm_sysid.models.elements import speed_width
 from pm_sysid.system import System
 
 
@@ -52,8 +52,7 @@ def emps(*, v_s: float = 3e-4) -> System:
     >>> sid.models.emps().chains
     (('q', 'v'),)
     """
-    if not (math.isfinite(v_s) and v_s >= 0):
-        raise ValueError(f"v_s is {v_s!r}; give a small speed in m/s, such as 1e-3, or 0 for the exact sign.")
+    v_s = speed_width(v_s)
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
         direction = pt.tanh(x.v / v_s) if v_s else pt.sign(x.v)

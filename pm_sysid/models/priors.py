@@ -54,9 +54,11 @@ def priors(guess: Mapping[str, Any], sd: float = 0.5, *, prefix: str = "") -> di
     >>> list(params), [variable.name for variable in model.free_RVs]
     (['m', 'c', 'k', 'k3'], ['m', 'c', 'k', 'k3_scaled'])
     """
-    if not isinstance(guess, Mapping):
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix is {prefix!r}; give the beginning of the names, such as 'left_'.")
+    if not isinstance(guess, Mapping) or not all(isinstance(name, str) for name in guess):
         raise TypeError(f"guess is {type(guess).__name__}; give a mapping such as {{'m': 1.0, 'offset': (0.0, 0.1)}}.")
-    if not (_number(sd) and sd > 0):
+    if not (_number(sd) and 0 < sd < 1e30):
         raise ValueError(f"sd is {sd!r}; give a positive number, the spread of the logarithms, such as 0.5.")
     plans = {name: _plan(name, value, sd) for name, value in guess.items()}
     pm.modelcontext(None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from pm_sysid.doors import among
+
 
 def choose(kind: str, sensors: dict[str, Any]) -> Any:
     """Pick a sensor, or say which there are."""
-    if kind not in sensors:
+    if not among(kind, sensors):
         raise ValueError(f"observe is {kind!r}; give one of {sorted(sensors)}.")
     return sensors[kind]
 

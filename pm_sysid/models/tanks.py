@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytensor.tensor as pt
 
+from pm_sysid.doors import number
 from pm_sysid.models.sensors import choose
 from pm_sysid.system import System
 
@@ -113,8 +114,9 @@ def signed_root(h: Any, h_s: float) -> Any:
 
 
 def _level(h_s: Any) -> float:
-    if isinstance(h_s, bool) or not (math.isfinite(h_s) and h_s > 0):
-        raise ValueError(f"h_s is {h_s!r}; give a small positive level, such as 1e-3: the exact root has no slope at zero.")
+    remedy = "give a small positive level, such as 1e-3: the exact root has no slope at zero"
+    if isinstance(h_s, bool) or not number(h_s, "h_s", remedy) > 0:
+        raise ValueError(f"h_s is {h_s!r}; {remedy}.")
     return float(h_s)
 
 

@@ -20,8 +20,6 @@ from pm_sysid.recurrence import Phase, Recurrence
 from pm_sysid.scalars import (
     Scalar,
     add,
-    as_variable,
-    constant,
     div,
     dot,
     is_number,
@@ -36,7 +34,7 @@ from pm_sysid.scalars import (
     symbols,
     untraced,
 )
-from pm_sysid.steps.gaussian import Matrix, correct, project, triangularise
+from pm_sysid.steps.gaussian import Matrix, correct, log_density, project, triangularise
 from pm_sysid.steps.iwp import diffusion_root, transition
 from pm_sysid.steps.state import Block, Carry, Form, State
 from pm_sysid.system import System
@@ -45,6 +43,8 @@ from pm_sysid.system import System
 #: positive when the residual is exactly zero.
 FLOOR = 1e-50
 
+#: Factor of each component (chain, level) in a linear expression.
+type Row = dict[tuple[int, int], Scalar]
 type Output = Literal["loglik", "innovations", "draw", "moments", "states"]
 
 
@@ -161,20 +161,38 @@ class FilterSteps(Carry):
                 [sub(x, mul(k, a)) for x, a in zip(row, lean, strict=True)] for row, k in zip(block.spread, gain, strict=True)
             ]
             state[b] = Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, spread)
+        state = self._solved(state, predicted, f, H, exact)
         if ratio:
             state = self.stretched(state, stretch)
         inputs = [system.t, *system.u, *ratio]
         return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra])
 
-    def _residual_rows(
-        self, values: dict[tuple[int, int], Scalar], scale: list[Scalar], exact: bool = False
-    ) -> list[dict[tuple[int, int], Scalar]]:
+    def _solved(self, state: State, predicted: State, f: list[Scalar], H: list[Row], exact: list[Row]) -> State:
+        """Set the derivatives that the linearised ODE gives by itself, without a state, to what it gives.
+
+        They are certain then. The updates leave what rounding leaves of ``a - a``, a correlation under a large diffusion.
+        """
+        result: State = []
+        for b, block in enumerate(state):
+            mean, root, spread = block.mean[:], block.root[:], block.spread[:]
+            for i, (k, c) in enumerate(self.components(b)):
+                if set(H[c]) != {(c, k)}:
+                    continue
+                mean[i] = div(f[c], H[c][c, k])
+                root[i] = [0.0] * len(root)
+                if self.free:
+                    rest = {part: mul(-1.0, h) for part, h in exact[c].items() if part != (c, k)}
+                    spread[i] = [div(a, H[c][c, k]) for a in self.along(rest, predicted)]
+            result.append(Block(mean, root, spread))
+        return result
+
+    def _residual_rows(self, values: dict[tuple[int, int], Scalar], scale: list[Scalar], exact: bool = False) -> list[Row]:
         """Rows of the ODE residual's linearisation in scaled components; zeroth order sees the derivative only."""
         system = self.system
-        rows: list[dict[tuple[int, int], Scalar]] = []
+        rows: list[Row] = []
         partial = jacobian(system.top, system.x) if exact or self.form.linearisation else None
         for c, chain in enumerate(system.chain_states):
-            row: dict[tuple[int, int], Scalar] = {(c, len(chain)): scale[len(chain)]}
+            row: Row = {(c, len(chain)): scale[len(chain)]}
             if partial is not None:
                 for s, d in enumerate(substitute(partial[c], self._at(values))):
                     row[self.place[s]] = mul(-1.0, d, scale[self.place[s][1]])
@@ -277,7 +295,7 @@ class FilterSteps(Carry):
         by_dx = [substitute(row, at) for row in jacobian(system.g, system.dx)]
         outputs: list[Scalar] = []
         for j in range(len(system.g)):
-            row: dict[tuple[int, int], Scalar] = {}
+            row: Row = {}
             for s, (c, k) in self.place.items():
                 row[c, k] = add(row.get((c, k), 0.0), mul(by_x[j][s], scale[k]))
                 row[c, k + 1] = add(row.get((c, k + 1), 0.0), mul(by_dx[j][s], scale[k + 1]))
@@ -302,7 +320,7 @@ class FilterSteps(Carry):
                 weight_given = switch(missing, 0.0, div(1.0, given)) if self.free else weight
             if output == "loglik":
                 assert missing is not None
-                outputs.append(_log_density(innovation, total, precision, mean, missing))
+                outputs.append(log_density(innovation, total, precision, mean, missing))
             elif output == "innovations":
                 assert missing is not None
                 outputs += [switch(missing, math.nan, innovation), sqrt(total)]
@@ -325,29 +343,8 @@ class FilterSteps(Carry):
                 ]
                 state[b] = Block([add(m, mul(c, step)) for m, c in zip(block.mean, covariance, strict=True)], root, spread)
         if output == "moments":
-            outputs = self._moments(state)
+            outputs = self.moments(state)
         return state, outputs
-
-    def _moments(self, state: State) -> list[Scalar]:
-        """Physical means of all components, then covariances block by block (row-major)."""
-        mean: list[Scalar] = []
-        covariance: list[Scalar] = []
-        for b, block in enumerate(state):
-            parts = self.components(b)
-            mean += [mul(self.scale[k], m) for (k, _), m in zip(parts, block.mean, strict=True)]
-            rows = [[*r, *extra] for r, extra in zip(block.root, block.spread, strict=True)]
-            for (k, _), row in zip(parts, rows, strict=True):
-                covariance += [mul(self.scale[k], self.scale[j], dot(row, r)) for (j, _), r in zip(parts, rows, strict=True)]
-        return mean + covariance
-
-
-def _log_density(innovation: Scalar, s: Scalar, precision: Scalar, expected: Scalar, missing: Variable) -> Variable:
-    """Gaussian log-density; zero for a missing sample, minus infinity once the step has failed."""
-    square = mul(innovation, innovation, precision)
-    density = mul(-0.5, add(psb.log(mul(2.0 * math.pi, s)), square))
-    fine = psb.and_(psb.gt(as_variable(s), constant(0.0)), psb.lt(as_variable(square), constant(math.inf)))
-    alive = psb.lt(psb.abs(as_variable(expected)), constant(math.inf))
-    return switch(missing, switch(alive, 0.0, -math.inf), switch(fine, density, -math.inf))
 
 
 @lru_cache(maxsize=64)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from pm_sysid.scalars import Scalar, add, div, dot, is_number, mul, sqrt, sub
+import pytensor.scalar.basic as psb
+from pytensor.graph.basic import Variable
+
+from pm_sysid.scalars import Scalar, add, as_variable, constant, div, dot, is_number, mul, sqrt, sub, switch
 
 type Vector = list[Scalar]
 type Matrix = list[list[Scalar]]
@@ -67,3 +71,12 @@ def correct(root: Matrix, f: Vector, weight: Scalar, rest: Scalar) -> tuple[Vect
     factor = 1.0 if is_number(rest, 0.0) else div(1.0, add(1.0, sqrt(rest)))
     shrink = [mul(k, factor) for k in gain]
     return gain, [[sub(x, mul(k, fj)) for x, fj in zip(row, f, strict=True)] for row, k in zip(root, shrink, strict=True)]
+
+
+def log_density(innovation: Scalar, s: Scalar, precision: Scalar, expected: Scalar, missing: Variable) -> Variable:
+    """Gaussian log-density; zero for a missing sample, minus infinity once the step has failed."""
+    square = mul(innovation, innovation, precision)
+    density = mul(-0.5, add(psb.log(mul(2.0 * math.pi, s)), square))
+    fine = psb.and_(psb.gt(as_variable(s), constant(0.0)), psb.lt(as_variable(square), constant(math.inf)))
+    alive = psb.lt(psb.abs(as_variable(expected)), constant(math.inf))
+    return switch(missing, switch(alive, 0.0, -math.inf), switch(fine, density, -math.inf))

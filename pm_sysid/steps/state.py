@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import pytensor.scalar.basic as psb
 from pytensor.graph.basic import Variable
 
-from pm_sysid.scalars import Scalar, add, constant, mul, switch, symbols
+from pm_sysid.scalars import Scalar, add, constant, dot, mul, switch, symbols
 from pm_sysid.steps.gaussian import Matrix, Vector
 from pm_sysid.system import System
 
@@ -160,3 +160,15 @@ class Carry:
             result[system.x[s]] = values[c, k]
             result[system.dx[s]] = values[c, k + 1]
         return result
+
+    def moments(self, state: State) -> list[Scalar]:
+        """Physical means of all components, then covariances block by block (row-major)."""
+        mean: list[Scalar] = []
+        covariance: list[Scalar] = []
+        for b, block in enumerate(state):
+            parts = self.components(b)
+            mean += [mul(self.scale[k], m) for (k, _), m in zip(parts, block.mean, strict=True)]
+            rows = [[*r, *extra] for r, extra in zip(block.root, block.spread, strict=True)]
+            for (k, _), row in zip(parts, rows, strict=True):
+                covariance += [mul(self.scale[k], self.scale[j], dot(row, r)) for (j, _), r in zip(parts, rows, strict=True)]
+        return mean + covariance

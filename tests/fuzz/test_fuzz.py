@@ -1,0 +1,52 @@
+"""Random systems, solvers and records: the compiled filter, alone and in a batch, is a plain NumPy filter; so is its gradient.
+
+``benchmarks/fuzz.py`` runs the same for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import pytest
+from harness import Compiled, compare
+from systems import structure
+
+#: Structures (seed, components, case) in which something was once wrong: EK0 under a large calibrated diffusion.
+FAILED = [(6032, 9, 0), (6032, 9, 1), (6013, 9, 4), (6026, 9, 1)]
+
+#: Compilation takes most of the time: few small structures, each with many records and parameters (1020 points) ...
+SMALL = [(seed, 4) for seed in range(1, 7)]
+#: ... and many that Python runs.
+INTERPRETED = [(seed, 9) for seed in range(300, 312)]
+LARGE = [(seed, 8) for seed in range(100, 124)]
+
+
+def check(seed: int, components: int, cases: range, points: int, gradient: bool = False, interpreted: bool = False) -> None:
+    compiled = Compiled(structure(seed, components), gradient, interpreted=interpreted)
+    results = [compare(compiled, case, points) for case in cases]
+    complaints = [(r.case, r.complaints) for r in results if r.complaints]
+    assert not complaints, f"{compiled.structure}: {complaints}"
+    # Chaos, failure and finite differences that cannot tell must not become an excuse for comparing nothing.
+    total = sum(r.points for r in results)
+    assert sum(r.infinite + r.ill for r in results) <= 0.5 * total
+    assert sum(r.unresolved for r in results) <= 0.5 * len(results)
+
+
+@pytest.mark.parametrize("seed, components", SMALL)
+def test_random_systems(seed: int, components: int) -> None:
+    check(seed, components, range(17), 10, gradient=seed % 3 == 1)
+
+
+@pytest.mark.parametrize("seed, components", INTERPRETED)
+def test_random_systems_interpreted(seed: int, components: int) -> None:
+    check(seed, components, range(3), 5, interpreted=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed, components", LARGE)
+def test_many_random_systems(seed: int, components: int) -> None:
+    check(seed, components, range(42), 10, gradient=seed % 4 == 0)
+
+
+@pytest.mark.parametrize("seed, components, case", FAILED)
+def test_systems_that_once_failed(seed: int, components: int, case: int) -> None:
+    result = compare(Compiled(structure(seed, components), interpreted=True), case, 8)
+    assert not result.complaints
