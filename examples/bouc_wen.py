@@ -6,12 +6,18 @@
 # the posterior is validated on the two records of the hysteretic benchmark (Noel and Schoukens, 2016), free runs of the
 # displacement that it never saw. The hysteretic force `r` is measured nowhere.
 #
-# Data for the validation: `PM_SYSID_DATA` or `--data`. `uv run examples/bouc_wen.py` takes 12 minutes of processor time;
-# `--short` takes a quarter of the record and few particles.
+# - Data: the training record is simulated here; the benchmark's test records are read from the folder `PM_SYSID_DATA` or
+#   `--data`.
+# - Priors: the paper's normal ones for the seven parameters; log-normal over a decade for the noise.
+# - Solver: `EK1(order=3)` with two steps a sample, chosen by itself, a band-limited input; sequential sampling with
+#   2 x 1000 particles.
+# - Runtime: `uv run examples/bouc_wen.py` takes 12 minutes of processor time. `--short` takes a quarter of the record and few
+#   particles.
 
 # %%
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
@@ -26,8 +32,10 @@ import xarray as xr
 
 import pm_sysid as sid
 
-matplotlib.use("Agg")
-FIGURES = Path(__file__).parent / "figures"
+NOTEBOOK = "ipykernel" in sys.modules  # which shows figures as well
+if not NOTEBOOK:
+    matplotlib.use("Agg")
+HERE = Path.cwd() if NOTEBOOK else Path(__file__).parent
 SEEDS = (1, 2, 3)
 TRUTH = {"m": 2.0, "c": 10.0, "k": 5e4, "alpha": 5e4, "beta": 1e3, "gamma": 0.8, "delta": -1.1}
 #: Mean and variance. The paper prints delta's mean without its sign.
@@ -177,32 +185,10 @@ def parameter_table(posterior):
 
 # %% [markdown]
 # ## Figures
-# Those of the paper: prior and posterior (1), particles that degenerate and are renewed (2), states (3).
+# Particles that degenerate and are renewed, as in the paper's Figure 2.
 
 
 # %%
-def figures(idata, model, record, run):
-    """Draw and save."""
-    FIGURES.mkdir(exist_ok=True)
-
-    def save(axes, name):
-        np.ravel(axes)[0].figure.savefig(FIGURES / f"bouc_wen_{name}.png", dpi=150, bbox_inches="tight")
-
-    with model:
-        idata.update(pm.sample_prior_predictive(2000, var_names=list(TRUE), random_seed=1))
-    relative = {g: idata[g].to_dataset()[list(TRUE)] / xr.Dataset(TRUE) for g in ("posterior", "prior")}
-    names = dict.fromkeys(TRUE, 1.0)
-    save(sid.plot_prior_posterior(xr.DataTree.from_dict(relative), var_names=list(names), truth=names), "posterior")
-    save(sid.plot_ibis(idata, var_names=list(IDENTIFIABLE), truth={n: TRUE[n] for n in IDENTIFIABLE}), "stages")
-    save(degeneracy(idata, model, record, run), "degeneracy")
-    states = sid.sample_states(idata, model=model, draws=100, random_seed=1)
-    axes = sid.plot_states(states, truth=run, var_names=["z", "v", "r", "y"], zoom=(1.711, 1.717))
-    for ax, label in zip(axes[:, 0], ("z (m)", "v (m/s)", "r (N)", "acceleration\n(m/s²)"), strict=True):
-        ax.set_ylabel(label)
-    save(axes, "states")
-    print(f"Figures in {FIGURES}")
-
-
 def degeneracy(idata, model, record, run, between=(1600, 3000), draws=50):
     """Acceleration as the particles of each stage predict it, and their effective size, from sample to sample."""
     stages = idata["stages"].to_dataset().isel(chain=0, drop=True)
@@ -245,55 +231,66 @@ def degeneracy(idata, model, record, run, between=(1600, 3000), draws=50):
 
 
 # %%
-def sample(model, draws, seed):
+def sample(model, draws, seed, cores=None):
     """Posterior by sequential Monte Carlo, and the seconds it took."""
     start = time.perf_counter()
     with model:
-        idata = sid.sample_ibis(draws, chains=2, random_seed=seed, store_stages=True, progressbar=False)
+        idata = sid.sample_ibis(draws, chains=2, cores=cores, random_seed=seed, store_stages=True, progressbar=False)
     return idata, time.perf_counter() - start
 
 
-def main() -> None:
-    """Identify from three noise draws, validate, compare with the paper and with its settings."""
+def study(solver, system, substeps, short=False):
+    """Posterior, parameters and free runs for each noise draw; and the first posterior with its model and record."""
+    draws, seeds = (200, SEEDS[:1]) if short else (1000, SEEDS)
+    rows, kept = {}, None
+    for seed in seeds:
+        record, _ = measured(unmeasured, run, seed)
+        if short:
+            record = record[: len(record) // 4]
+        model = filter_model(record, solver, substeps, system)
+        idata, seconds = sample(model, draws, seed, cores=1 if short else None)
+        posterior = idata.posterior.to_dataset()
+        worst = float(az.rhat(posterior[list(IDENTIFIABLE)]).to_array().max())
+        print(f"\n{type(solver).__name__}({solver.order}), noise draw {seed}: {seconds:.0f} s, largest R-hat {worst:.3f}")
+        runs = posterior.isel(draw=slice(None, None, 4)) if short else posterior
+        errors = {name: triple(free_run_rmse(runs, test)) for name, test in tests.items()}
+        table = parameter_table(posterior)
+        distance = joint_distance(posterior)
+        print(f"jointly: squared distance of the truth {distance:.1f} (95 % below 12.6)")
+        rows[seed] = {"rmse": errors, "seconds": seconds, "rhat": worst, "parameters": table, "distance": distance}
+        kept = kept or (idata, model, record)
+    return rows, kept
+
+
+ready = False
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Bouc-Wen study")
     parser.add_argument("--data", default=None, help="folder with the benchmark's records")
-    parser.add_argument("--short", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
+    options = parser.parse_args([] if NOTEBOOK else None)
+    FIGURES = HERE / "figures" / ("short" if options.short else "")
+    RESULTS = FIGURES if options.short else HERE / "results"
     try:
         tests = validation(options.data)
+        ready = True
     except (FileNotFoundError, ImportError) as error:
         print(f"Skipped: the Bouc-Wen records are not here. {error}")
-        sys.exit(0)
-    draws, seeds = (300, SEEDS[:1]) if options.short else (1000, SEEDS)
+
+# %%
+if ready:
     unmeasured, run = experiment()
     results = {"paper": PAPER, "truth": {name: triple(free_run_rmse(TRUTH, record)) for name, record in tests.items()}}
-
-    def study(solver, system, substeps):
-        rows, kept = {}, None
-        for seed in seeds:
-            record, _ = measured(unmeasured, run, seed)
-            if options.short:
-                record = record[: len(record) // 4]
-            model = filter_model(record, solver, substeps, system)
-            idata, seconds = sample(model, draws, seed)
-            posterior = idata.posterior.to_dataset()
-            worst = float(az.rhat(posterior[list(IDENTIFIABLE)]).to_array().max())
-            print(f"\n{type(solver).__name__}({solver.order}), noise draw {seed}: {seconds:.0f} s, largest R-hat {worst:.3f}")
-            runs = posterior.isel(draw=slice(None, None, 4)) if options.short else posterior
-            errors = {name: triple(free_run_rmse(runs, test)) for name, test in tests.items()}
-            table = parameter_table(posterior)
-            distance = joint_distance(posterior)
-            print(f"jointly: squared distance of the truth {distance:.1f} (95 % below 12.6)")
-            rows[seed] = {"rmse": errors, "seconds": seconds, "rhat": worst, "parameters": table, "distance": distance}
-            kept = kept or (idata, model, record)
-        return rows, kept
-
-    results["this"], (idata, model, record) = study(SOLVER, SYSTEM, "auto")
+    results["this"], (idata, model, record) = study(SOLVER, SYSTEM, "auto", options.short)
     if not options.short:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", sid.SubstepWarning)  # one coarse step a sample is the point
             results["paper's settings"], _ = study(sid.EK0(order=2), FIRST_ORDER, 1)
 
+# %% [markdown]
+# ## Beside the paper
+
+# %%
+if ready:
     print("\nFree runs of the particles, RMSE of the displacement in micrometres: minimum / mean / maximum")
     print(f"{'':44s}{'sine sweep':27s}   {'multisine':27s}")
     rmse_row("paper", PAPER)
@@ -309,11 +306,41 @@ def main() -> None:
     rmse_row("true parameters", results["truth"])
     inside = [row["parameters"][name]["inside"] for row in results["this"].values() for name in IDENTIFIABLE]
     print(f"True values inside their 95 % intervals: {sum(inside)} of {len(inside)}")
-    if options.short:
-        return
-    figures(idata, model, record, run)
-    (FIGURES / "bouc_wen.json").write_text(json.dumps(results, indent=1))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "bouc_wen.json").write_text(json.dumps(results, indent=1))
+
+# %% [markdown]
+# ## Pictures
+# Those of the paper: prior and posterior, relative to the truth (Figure 1), and how they moved from stage to stage.
 
 
-if __name__ == "__main__":
-    main()
+# %%
+def save(axes, name):
+    """Figure into a file."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    np.ravel(axes)[0].figure.savefig(FIGURES / f"bouc_wen_{name}.png", dpi=150, bbox_inches="tight")
+
+
+if ready:
+    with model:
+        idata.update(pm.sample_prior_predictive(2000, var_names=list(TRUE), random_seed=1))
+    relative = {g: idata[g].to_dataset()[list(TRUE)] / xr.Dataset(TRUE) for g in ("posterior", "prior")}
+    names = dict.fromkeys(TRUE, 1.0)
+    save(sid.plot_prior_posterior(xr.DataTree.from_dict(relative), var_names=list(names), truth=names), "posterior")
+    save(sid.plot_ibis(idata, var_names=list(IDENTIFIABLE), truth={n: TRUE[n] for n in IDENTIFIABLE}), "stages")
+
+# %% [markdown]
+# Particles that degenerate and are renewed (2), and the states (3), of which only the acceleration was measured:
+
+# %%
+if ready:
+    run = run.isel(time=slice(len(record)))
+    save(degeneracy(idata, model, record, run), "degeneracy")
+    states = sid.sample_states(idata, model=model, draws=100, random_seed=1)
+    axes = sid.plot_states(
+        states, truth=run, var_names=["z", "v", "r", "y"], zoom=(0.711, 0.717) if options.short else (1.711, 1.717)
+    )
+    for ax, label in zip(axes[:, 0], ("z (m)", "v (m/s)", "r (N)", "acceleration\n(m/s²)"), strict=True):
+        ax.set_ylabel(label)
+    save(axes, "states")
+    print(f"Figures in {FIGURES.relative_to(HERE)}")

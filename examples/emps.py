@@ -11,8 +11,10 @@
 # likelihood with measurement noise alone would have to call this drift noise. The filter has a better place for it: the
 # diffusion of its prior acts as a random force between the samples. Its size is a parameter here, `disturbance`.
 #
-# Data: `PM_SYSID_DATA` or `--data`. Runs in about three minutes: `uv run examples/emps.py`; `--short` takes a part of the
-# record and few particles.
+# - Data: `emps_train.npz` and `emps_test_pulses.npz` in the folder `PM_SYSID_DATA` or `--data`.
+# - Priors: log-normal around round numbers with a spread of one (M, Fv, Fc) or two (noise, disturbance), normal for the offset.
+# - Solver: `EK1(order=2)`, one step a sample, a held input; sequential sampling with 2 x 1000 particles.
+# - Runtime: about three minutes: `uv run examples/emps.py`. `--short` takes the first 4 s and few particles.
 
 # %%
 import argparse
@@ -23,7 +25,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import arviz as az
 import matplotlib
@@ -33,10 +34,12 @@ from scipy.optimize import least_squares
 
 import pm_sysid as sid
 
-matplotlib.use("Agg")
+NOTEBOOK = "ipykernel" in sys.modules  # which shows figures as well
+if not NOTEBOOK:
+    matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-FIGURES = Path(__file__).parent / "figures"
+HERE = Path.cwd() if NOTEBOOK else Path(__file__).parent
 SEED = 7
 SYSTEM = sid.models.emps()
 PAPER = (0.295, 0.52018, 0.899)  # mm, Table 2
@@ -85,26 +88,9 @@ def filter_model(record, *, v_s=3e-4, substeps=1, diffusion=None):
 
 
 # %%
-class Loop(NamedTuple):
-    """The controller and what it is told."""
-
-    reference: np.ndarray
-    pulses: np.ndarray
-    kp: float
-    kv: float
-    gain: float  # N/V
-
-
 def load(part, folder):
     """Record with the force held between samples, and its controller."""
-    folder = folder or os.environ.get(sid.datasets.FOLDER_VARIABLE)
-    if folder is None:
-        raise FileNotFoundError("name the folder with emps_train.npz and emps_test_pulses.npz")
-    record = sid.datasets.emps(part, folder=folder, intersample="zoh")
-    with np.load(Path(folder) / ("emps_train.npz" if part == "train" else "emps_test_pulses.npz")) as data:
-        reference = data["qref_m"]
-        pulses = data["pulse_V"] if "pulse_V" in data else np.zeros_like(reference)
-        return record, Loop(reference, pulses, *(float(data[k]) for k in ("kp_per_s", "kv_Vs_per_m", "gtau_N_per_V")))
+    return sid.datasets.emps(part, folder=folder, intersample="zoh"), sid.datasets.emps_controller(part, folder=folder)
 
 
 def held(q, v, force, M, Fv, Fc, h):
@@ -202,6 +188,11 @@ def triple(*values):
     return " / ".join(f"{v:8.4f}" for v in values)
 
 
+# %% [markdown]
+# ## Tables and figures
+
+
+# %%
 def choices_table(parts, short):
     """What each choice does: posterior mode and its errors on both records."""
     train = parts[0][0]
@@ -273,54 +264,38 @@ def prior_posterior(idata):
     return fig
 
 
-def figures(idata, train, parts, model, folder):
-    """Prior and posterior, free runs of the draws, closed loop, innovations."""
-    test, loop = parts[1]
-    draws = az.extract(idata, num_samples=50, random_seed=SEED)
+# %% [markdown]
+# ## The records
 
-    def fit(record, runs, zoom):
-        axes = sid.plot_fit(record.replace(y=1e3 * record.y, outputs="q (mm)"), 1e3 * runs, zoom=zoom)
-        axes[1, 0].set_ylabel("residual (mm)")
-        return axes[0, 0].figure
-
-    def save(figure, name):
-        figure.savefig(folder / f"emps_{name}.png", dpi=150, bbox_inches="tight")
-        plt.close(figure)
-
-    save(prior_posterior(idata), "posterior")
-    runs = sid.simulate(SYSTEM, train, {k: draws[k].values for k in PARAMS}, substeps=2)["y"].values
-    save(fit(train, runs, zoom=(2.8, 3.8)), "open_loop")
-    runs = np.stack([q for q, _ in closed_loop(draws, test, loop)], axis=1)
-    save(fit(test, runs, zoom=(2.8, 3.4)), "closed_loop")
-    innovations = sid.innovations(idata, "y", model=model)["standardised"].values[:, 0]
-    save(np.ravel(sid.plot_residuals(innovations, u=train.u, fs=train.fs))[0].figure, "innovations")
-    print(sid.residual_tests(innovations, train.u))
-    print(f"Figures in {folder}")
-
-
-def main() -> None:
-    """Identify, validate, compare."""
+# %%
+ready = False
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="EMPS study")
     parser.add_argument("--data", default=None, help="folder with the records")
-    parser.add_argument("--short", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
+    options = parser.parse_args([] if NOTEBOOK else None)
+    FIGURES = HERE / "figures" / ("short" if options.short else "")
+    RESULTS = FIGURES if options.short else HERE / "results"
     try:
         parts = [load(part, options.data) for part in ("train", "test")]
+        train = parts[0][0][:4000] if options.short else parts[0][0]
+        test, loop = parts[1]
+        ready = True
+        print(train)
     except FileNotFoundError as error:
         print(f"Skipped: the EMPS records are not here. {error}")
-        sys.exit(0)
-    train = parts[0][0][:4000] if options.short else parts[0][0]
-    print(train)
 
-    # %% [markdown]
-    # ## Posterior, sequentially
+# %% [markdown]
+# ## Posterior, sequentially
 
-    # %%
+# %%
+if ready:
     model = filter_model(train)
     start = time.perf_counter()
     with model:
-        draws = 500 if options.short else 1000
-        idata = sid.sample_ibis(draws, chains=2, cores=2, random_seed=SEED, progressbar=False)
+        # A process for each chain compiles for itself: worth it for a long record only.
+        draws, cores = (300, 1) if options.short else (1000, 2)
+        idata = sid.sample_ibis(draws, chains=2, cores=cores, random_seed=SEED, progressbar=False)
         took = time.perf_counter() - start
         idata.update(pm.sample_prior_predictive(5000, var_names=list(UNITS), random_seed=SEED))
     stages = idata.sample_stats.to_dataset()
@@ -330,10 +305,11 @@ def main() -> None:
     print(f"Sequential sampling: {took:.0f} s, {int(stages['time_index'].notnull().sum('stage').max())} stages, ", end="")
     print("log evidence of each chain " + ", ".join(f"{e:.2f}" for e in evidence))
 
-    # %% [markdown]
-    # ## Validation
+# %% [markdown]
+# ## Validation
 
-    # %%
+# %%
+if ready:
     posterior = idata.posterior.to_dataset()
     particles = {name: posterior[name].values.ravel() for name in PARAMS}
     labels = ("open loop, train", "open loop, test", "closed loop, train", "closed loop, test")
@@ -348,16 +324,48 @@ def main() -> None:
     print(" and ".join(f"{closed_rmse(PUBLISHED, *part, delay=1)[0]:.4f}" for part in parts))
     results |= {"seconds": took, "log evidence": evidence.tolist(), "posterior": summary[["mean", "sd"]].to_dict("index")}
 
-    # %% [markdown]
-    # ## What the choices do
+# %% [markdown]
+# ## What the choices do
 
-    # %%
+# %%
+if ready:
     results["choices"] = choices_table([(train, parts[0][1]), parts[1]], options.short)
-    folder = FIGURES / "short" if options.short else FIGURES
-    folder.mkdir(parents=True, exist_ok=True)
-    figures(idata, train, parts, model, folder)
-    (folder / "emps.json").write_text(json.dumps(results, indent=1))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "emps.json").write_text(json.dumps(results, indent=1))
+
+# %% [markdown]
+# ## Pictures
+# Prior and posterior; the training record in open loop, where the model's small errors add up:
 
 
-if __name__ == "__main__":
-    main()
+# %%
+def save(figure, name):
+    """Figure into a file."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURES / f"emps_{name}.png", dpi=150, bbox_inches="tight")
+
+
+def draw_fit(record, runs, zoom):
+    """Runs beside a record, in millimetres."""
+    axes = sid.plot_fit(record.replace(y=1e3 * record.y, outputs="q (mm)"), 1e3 * runs, zoom=zoom)
+    axes[1, 0].set_ylabel("residual (mm)")
+    return axes[0, 0].figure
+
+
+if ready:
+    draws = az.extract(idata, num_samples=50, random_seed=SEED)
+    save(prior_posterior(idata), "posterior")
+    runs = sid.simulate(SYSTEM, train, {k: draws[k].values for k in PARAMS}, substeps=2)["y"].values
+    save(draw_fit(train, runs, zoom=(2.8, 3.8)), "open_loop")
+
+# %% [markdown]
+# The test record in closed loop, and the innovations of the training record:
+
+# %%
+if ready:
+    runs = np.stack([q for q, _ in closed_loop(draws, test, loop)], axis=1)
+    save(draw_fit(test, runs, zoom=(2.8, 3.4)), "closed_loop")
+    innovations = sid.innovations(idata, "y", model=model)["standardised"].values[:, 0]
+    save(np.ravel(sid.plot_residuals(innovations, u=train.u, fs=train.fs))[0].figure, "innovations")
+    print(sid.residual_tests(innovations, train.u))
+    print(f"Figures in {FIGURES.relative_to(HERE)}")

@@ -10,11 +10,17 @@
 # known, it is done three times: the truth is Coulomb, a tangent far from its limit, and viscous. Beside the DIC
 # stand WAIC, LOO, the evidence and the error of prediction.
 #
-# `uv run examples/friction_models.py` takes about 25 minutes of processor time; `--short` takes few draws of two models.
+# - Data: simulated here.
+# - Priors: uniform from zero to well above the truth, also for the noise; the mass is known.
+# - Solver: `EK1(order=3)`, one step a sample; Data Annealing in two chains of 50,000 draws, and sequential sampling.
+# - Runtime: `uv run examples/friction_models.py` takes about 25 minutes of processor time; `--short` takes few draws of two
+#   models for one truth.
 
 # %%
 import argparse
 import json
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -27,8 +33,10 @@ from pymc.distributions.transforms import log
 
 import pm_sysid as sid
 
-matplotlib.use("Agg")
-FIGURES = Path(__file__).parent / "figures"
+NOTEBOOK = "ipykernel" in sys.modules  # which shows figures as well
+if not NOTEBOOK:
+    matplotlib.use("Agg")
+HERE = Path.cwd() if NOTEBOOK else Path(__file__).parent
 SEED = 5
 FS, TRAIN, TEST = 1500.0, 2.0, 59.0
 NOISE = 3e-4  # m; the response has about 2.5 mm
@@ -43,6 +51,7 @@ UNITS = {"c": "N s/m", "k": "N/m", "k3": "N/m^3", "Fc": "N", "beta": "s/m", "sig
 #: Uniform from zero to these. A tangent of 1000 s/m is what stands for the sign in the Coulomb model, its limit.
 UPPER = {"c": 2.0, "k": 300.0, "k3": 2e6, "Fc": 1.0, "beta": 1e3, "sigma": 1e-2}
 SOLVER = sid.EK1(order=3)
+CORES, CHAINS = 2, 4
 
 # %% [markdown]
 # ## The experiment
@@ -100,7 +109,7 @@ def anneal(model, draws, tune, seed, **settings):
     with model:
         step = sid.DataAnnealing(widths=0.005, **settings)
         idata = pm.sample(
-            draws, tune=tune, step=step, chains=2, cores=2, random_seed=seed, discard_tuned_samples=False, progressbar=False
+            draws, tune=tune, step=step, chains=2, cores=CORES, random_seed=seed, discard_tuned_samples=False, progressbar=False
         )
     took = time.perf_counter() - begin
     return idata, took
@@ -125,7 +134,7 @@ def study(truth, draws, tune, particles, seconds, kinds=KINDS):
         model = friction_model(kind, train)
         chain, took = anneal(model, draws, tune, seed=SEED + number)
         begin = time.perf_counter()
-        run = sid.sample_ibis(particles, model=model, chains=4, cores=2, random_seed=SEED, progressbar=False)
+        run = sid.sample_ibis(particles, model=model, chains=CHAINS, cores=CORES, random_seed=SEED, progressbar=False)
         cost = float(chain.warmup_sample_stats["evaluations"].mean()) / len(train)
         accepted = float(chain.sample_stats["accepted"].mean())
         costs[kind] = {"annealing": took, "IBIS": time.perf_counter() - begin, "cost": cost, "accepted": accepted}
@@ -179,7 +188,8 @@ def figures(truth, test, models, chains, folder):
 
     def save(figure, name):
         figure.savefig(folder / f"friction_{name}.png", dpi=110, bbox_inches="tight")
-        plt.close(figure)
+        if not NOTEBOOK:
+            plt.close(figure)
 
     for kind, chain in chains.items():
         known = {k: v for k, v in {**TRUTHS[truth], "sigma": NOISE}.items() if k in chain.posterior} if kind == truth else None
@@ -211,17 +221,25 @@ def figures(truth, test, models, chains, folder):
     print("  prediction apart from Coulomb's: " + ", ".join(f"{kind} {value:.2f} um" for kind, value in apart.items()))
 
 
-def main() -> None:
-    """Three truths, or one in the short form."""
+# %% [markdown]
+# ## The study
+# Three truths, or one in the short form.
+
+# %%
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="friction study")
-    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
     parser.add_argument("--truth", choices=KINDS, default=None, help="only this one")
-    options = parser.parse_args()
-    folder = FIGURES / "short" if options.short else FIGURES
-    folder.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args([] if NOTEBOOK else None)
+    FIGURES = HERE / "figures" / ("short" if options.short else "")
+    RESULTS = FIGURES if options.short or options.truth else HERE / "results"  # whole runs only
+    for folder in (FIGURES, RESULTS):
+        folder.mkdir(parents=True, exist_ok=True)
+    if options.short:
+        CORES, CHAINS = 1, 2  # a process for each chain compiles for itself
     results = {}
     for truth in [options.truth or "coulomb"] if options.short or options.truth else ("coulomb", "tanh", "viscous"):
-        sizes = (2000, 500, 200, 5.0, KINDS[:2]) if options.short else (48_000, 2000, 2000, TEST)
+        sizes = (1000, 300, 100, 5.0, KINDS[:2]) if options.short else (48_000, 2000, 2000, TEST)
         print(f"\nTruth: {truth}", flush=True)
         _, test, models, chains, comparison, costs = study(truth, *sizes)
         table = comparison.table
@@ -238,12 +256,8 @@ def main() -> None:
         posterior_table(truth, models)
         if not options.short:
             adapted(models[truth][0], chains[truth], *sizes[:2])
-        figures(truth, test, models, chains, folder)
-        comparison.to_html(folder / f"friction_{truth}.html")
+        figures(truth, test, models, chains, FIGURES)
+        comparison.to_html(FIGURES / f"friction_{truth}.html")
         results[truth] = {"table": table.to_dict("index"), "chosen": best, "costs": costs}
-    (folder / "friction_models.json").write_text(json.dumps(results, indent=1, default=float))
-    print(f"Figures and reports in {folder}")
-
-
-if __name__ == "__main__":
-    main()
+    (RESULTS / "friction_models.json").write_text(json.dumps(results, indent=1, default=float))
+    print(f"Figures and reports in {FIGURES.relative_to(HERE)}")

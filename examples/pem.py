@@ -5,13 +5,18 @@
 # First the example of the reference page (archimedes, `sysid.pem`) line for line; then measured and benchmark records: the
 # Silverbox, Bouc-Wen hysteresis, and the EMPS drive.
 #
-# Data: `PM_SYSID_DATA` or `--data`; without them only the first part runs. `uv run examples/pem.py` takes about two minutes,
-# most of it compilation; `--short` takes parts of the records and leaves out NUTS.
+# - Data: simulated, and the measured records in the folder `PM_SYSID_DATA` or `--data`; without them only the first part runs.
+# - Priors: none for the fits; for NUTS normal ones around the fit, `fit.priors()`.
+# - Solver: four Runge-Kutta steps a sample (one where the input is held), Levenberg-Marquardt; NUTS.
+# - Runtime: `uv run examples/pem.py` takes about two minutes, most of it compilation; `--short` takes parts of the records
+#   and leaves out NUTS.
 
 # %%
 import argparse
 import json
 import logging
+import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -23,8 +28,10 @@ import pymc as pm
 
 import pm_sysid as sid
 
-matplotlib.use("Agg")
-FIGURES = Path(__file__).parent / "figures"
+NOTEBOOK = "ipykernel" in sys.modules  # which shows figures as well
+if not NOTEBOOK:
+    matplotlib.use("Agg")
+HERE = Path.cwd() if NOTEBOOK else Path(__file__).parent
 SEED = 7
 PAPER = {"test_sinesweep": 5.4017e-6, "test_multisine": 2.4772e-6}  # Bouc-Wen, mean particle
 
@@ -36,6 +43,18 @@ def seconds(function):
     result = function()
     return result, time.perf_counter() - start
 
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Prediction-error minimisation")
+    parser.add_argument("--data", default=None, help="folder with the records")
+    parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
+    options = parser.parse_args([] if NOTEBOOK else None)
+    FIGURES = HERE / "figures" / ("short" if options.short else "")
+    RESULTS = FIGURES if options.short else HERE / "results"
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results = {}
+    logging.getLogger("pm_sysid").setLevel(logging.WARNING)  # the substeps that each free run chose
 
 # %% [markdown]
 # ## The example of the reference page
@@ -102,6 +121,10 @@ def reference():
     return data, likely
 
 
+# %%
+if __name__ == "__main__":
+    _, likely = reference()
+
 # %% [markdown]
 # ## From a fit to Bayes
 # `model()` has priors around the fit and the innovations as likelihood; `laplace()` draws from the Gaussian approximation;
@@ -121,6 +144,10 @@ def bayes(fit, sample):
         print(f"\nNUTS\n{az.summary(nuts, kind='stats', round_to=6).to_string()}")
 
 
+# %%
+if __name__ == "__main__":
+    bayes(likely, sample=not options.short)
+
 # %% [markdown]
 # ## Silverbox
 # Train on one multisine of 5 s, run freely on the arrow head, whose amplitude grows beyond anything in the training data.
@@ -129,7 +156,7 @@ def bayes(fit, sample):
 
 
 # %%
-def silverbox(folder, short):
+def silverbox(folder, short, figures):
     """Three structures by output error; free run, predictions and tests; comparison by criteria."""
     train, arrow = (sid.datasets.silverbox(part, folder=folder) for part in ("train", "arrow"))
     structures = {
@@ -168,11 +195,17 @@ def silverbox(folder, short):
             warnings.simplefilter("ignore", UserWarning)  # of Pareto k, which the table marks
             comparison = sid.compare_models(pairs)
         print(f"\nThe likelihoods by information criteria of their Laplace approximations\n{comparison}")
-    FIGURES.mkdir(exist_ok=True)
-    sid.plot_compare(table)[0, 0].figure.savefig(FIGURES / "pem_silverbox.png", dpi=150)
-    sid.plot_resid(tests)[0, 0].figure.savefig(FIGURES / "pem_silverbox_resid.png", dpi=150)
+    sid.plot_compare(table)[0, 0].figure.savefig(figures / "pem_silverbox.png", dpi=150)
+    sid.plot_resid(tests)[0, 0].figure.savefig(figures / "pem_silverbox_resid.png", dpi=150)
     return rows
 
+
+# %%
+if __name__ == "__main__":
+    try:
+        results["silverbox"] = silverbox(options.data, options.short, FIGURES)
+    except (FileNotFoundError, ImportError) as error:
+        print(f"Skipped silverbox: its records are not here. {error}")
 
 # %% [markdown]
 # ## Bouc-Wen hysteresis
@@ -212,6 +245,13 @@ def bouc_wen(folder, short):
     return result
 
 
+# %%
+if __name__ == "__main__":
+    try:
+        results["bouc_wen"] = bouc_wen(options.data, options.short)
+    except (FileNotFoundError, ImportError) as error:
+        print(f"Skipped bouc_wen: its records are not here. {error}")
+
 # %% [markdown]
 # ## EMPS in open loop
 # A mass with friction integrates what its equations lack: the open-loop error at the least-squares optimum is millimetres,
@@ -240,30 +280,14 @@ def emps(folder):
     return result
 
 
-def main() -> None:
-    """Run all parts."""
-    parser = argparse.ArgumentParser(description="Prediction-error minimisation")
-    parser.add_argument("--data", default=None, help="folder with the records")
-    parser.add_argument("--short", action="store_true")
-    options = parser.parse_args()
-    logging.getLogger("pm_sysid").setLevel(logging.WARNING)  # the substeps that each free run chose
-    _, likely = reference()
-    bayes(likely, sample=not options.short)
-    results = {}
-    parts = {
-        "silverbox": lambda: silverbox(options.data, options.short),
-        "bouc_wen": lambda: bouc_wen(options.data, options.short),
-    }
-    if not options.short:
-        parts["emps"] = lambda: emps(options.data)
-    for name, part in parts.items():
-        try:
-            results[name] = part()
-        except (FileNotFoundError, ImportError) as error:
-            print(f"Skipped {name}: its records are not here. {error}")
-    FIGURES.mkdir(exist_ok=True)
-    (FIGURES / "pem.json").write_text(json.dumps(results, indent=1))
-
-
+# %%
 if __name__ == "__main__":
-    main()
+    try:
+        if options.short:
+            print("Left out in the short form.")
+        else:
+            results["emps"] = emps(options.data)
+    except (FileNotFoundError, ImportError) as error:
+        print(f"Skipped emps: its records are not here. {error}")
+    folder = RESULTS if len(results) == 3 else FIGURES  # whole runs only
+    (folder / "pem.json").write_text(json.dumps(results, indent=1))

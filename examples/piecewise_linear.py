@@ -9,13 +9,17 @@
 # a cubic spring that none of the models is, and static maps of dampers, two measured and one simulated. Beside the answer
 # of ABC stands that of the filter's likelihood for the same models and priors, so that one sees what ABC costs and gives.
 #
-# `uv run examples/piecewise_linear.py` takes about half an hour, nearly all of it for the likelihood; `--short` takes a
-# minute. The measured dampers need `PM_SYSID_DATA` or `--data`.
+# - Data: simulated here; the measured dampers in the folder `PM_SYSID_DATA` or `--data`.
+# - Priors: log-uniform for mass, damping and slopes, uniform for breakpoints, which are in order; as in the paper.
+# - Solver: eight Runge-Kutta steps a sample for ABC, eight of `EK1(order=3)` for the likelihood; 1000 particles.
+# - Runtime: `uv run examples/piecewise_linear.py` takes about half an hour, nearly all of it for the likelihood. `--short`, one
+#   oscillator and one damper with few particles, takes a minute.
 
 # %%
 import argparse
 import json
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -28,8 +32,10 @@ import pymc as pm
 
 import pm_sysid as sid
 
-matplotlib.use("Agg")
-FIGURES = Path(__file__).parent / "figures"
+NOTEBOOK = "ipykernel" in sys.modules  # which shows figures as well
+if not NOTEBOOK:
+    matplotlib.use("Agg")
+HERE = Path.cwd() if NOTEBOOK else Path(__file__).parent
 SEED = 1
 FS = 100.0
 STUDIES = ("stiffness", "visited", "damping", "cubic", "absorber", "mr", "friction")
@@ -133,17 +139,8 @@ def abc(models, particles, seed=SEED, **settings):
     for name in NAMES:
         here = last.sel(model=name)
         print(f"    {name:10s} probability {float(here['probability']):.3f}, share of particles {float(here['share']):.3f}")
-    return (
-        idata,
-        best,
-        {
-            "seconds": took,
-            "simulations": int(last["simulations"]),
-            "probability": last["probability"].values.tolist(),
-            "share": last["share"].values.tolist(),
-            "best": best,
-        },
-    )
+    lists = {name: last[name].values.tolist() for name in ("probability", "share")}
+    return idata, best, {"seconds": took, "simulations": int(last["simulations"]), **lists, "best": best}
 
 
 def by_likelihood(models, particles):
@@ -186,9 +183,11 @@ def spring(x, p, regions, letters=("k", "d")):
     return sid.models.piecewise_linear(x, getattr(p, f"{slope}0"), slopes, corners)
 
 
-def save(figure, folder, name):
-    figure.savefig(folder / f"piecewise_{name}.png", dpi=110, bbox_inches="tight")
-    plt.close(figure)
+def save(figure, name):
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURES / f"piecewise_{name}.png", dpi=110, bbox_inches="tight")
+    if not NOTEBOOK:
+        plt.close(figure)
 
 
 # %% [markdown]
@@ -196,7 +195,7 @@ def save(figure, folder, name):
 
 
 # %%
-def oscillator_study(title, kind, record, run, truth, folder, particles, breakpoints=None, curve=None):
+def oscillator_study(title, kind, record, run, truth, particles, curve, breakpoints=None):
     """One record: ABC beside the likelihood."""
     print(f"\n{title}: displacement from {1e3 * float(run['z'].min()):.1f} to {1e3 * float(run['z'].max()):.1f} mm", flush=True)
     idata, best, result = abc(oscillators(kind, record, breakpoints), particles)
@@ -211,19 +210,17 @@ def oscillator_study(title, kind, record, run, truth, folder, particles, breakpo
                 result[f"hits {name}"] = coverage(draws["posterior"], truth)
                 print(f"      {result[f'hits {name}']} of {len(truth)} intervals hold the truth")
     label = title.replace(" ", "_").replace(",", "").lower()
-    save(sid.plot_abc(idata, share=True)[0].figure, folder, f"{label}_abc")
+    save(sid.plot_abc(idata, share=True)[0].figure, f"{label}_abc")
     letters, state = (("k", "d"), "z") if kind == "stiffness" else (("c", "v"), "v")
     at = np.linspace(float(run[state].min()), float(run[state].max()), 400)
     regions = NAMES.index(best) + 1
-    known = curve(at) if curve else None
     fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     names = ("displacement (m)", "spring force (N)") if kind == "stiffness" else ("velocity (m/s)", "damper force (N)")
-    sid.plot_restoring_force(
-        idata[best], lambda x, p: spring(x, p, regions, letters), at, truth=known, xlabel=names[0], ylabel=names[1], ax=ax
-    )
-    save(fig, folder, f"{label}_force")
+    labels = {"truth": curve(at), "xlabel": names[0], "ylabel": names[1]}
+    sid.plot_restoring_force(idata[best], lambda x, p: spring(x, p, regions, letters), at, ax=ax, **labels)
+    save(fig, f"{label}_force")
     result |= {"likelihood": rows, "likely": likely}
-    return idata, best, result, at
+    return result, idata[best], regions
 
 
 def true_force(truth, kind):
@@ -231,6 +228,24 @@ def true_force(truth, kind):
     slope, corner = ("k", "d") if kind == "stiffness" else ("c", "v")
     slopes, corners = ([truth[f"{c}{i}"] for i in (1, 2)] for c in (slope, corner))
     return lambda x: sid.models.piecewise_linear(x, truth[f"{slope}0"], slopes, corners)
+
+
+def cubic_study(particles):
+    """A spring that none of the models is, without noise; with another force, for which it is regular enough."""
+    record, run = measured(sid.models.duffing(observe="acceleration"), CUBIC, noise=0.0, forcing=4)
+
+    def cubic(x):
+        return CUBIC["k"] * x + CUBIC["k3"] * x**3
+
+    result, posterior, regions = oscillator_study("Cubic stiffness", "stiffness", record, run, None, particles, cubic)
+    at = np.linspace(*np.quantile(run["z"].values, [0.005, 0.995]), 200)
+    draws = az.extract(posterior)
+    p = {name: draws[name].values[:, None] for name in draws.data_vars}
+    slopes, corners = ([p[f"{c}{i}"] for i in range(1, regions)] for c in "kd")
+    mean = sid.models.piecewise_linear(at, p["k0"], slopes, corners).mean(axis=0)
+    result["force error"] = float(np.sqrt(np.mean((mean - cubic(at)) ** 2)) / np.std(cubic(at)))
+    print(f"  spring force over 99 % of the samples: error {100 * result['force error']:.1f} % of its standard deviation")
+    return result
 
 
 # %% [markdown]
@@ -291,7 +306,7 @@ def maps(train, likelihood=False):
     return models
 
 
-def map_study(title, train, test, folder, particles):
+def map_study(title, train, test, particles):
     """One damper."""
     print(f"\n{title}: {len(train[0])} samples to train, {len(test[0])} to test", flush=True)
     idata, best, result = abc(maps(train), particles, epsilon=150.0)
@@ -315,91 +330,69 @@ def map_study(title, train, test, folder, particles):
         gap = (error[rising].mean() - error[~rising].mean()) / f.std()
         lag = float(np.corrcoef(error[1:], error[:-1])[0, 1])
         result[f"gap {name}"] = float(gap)
-        print(
-            f"    {name}: NMSE {result[f'NMSE {name}']:.2f}; residuals: correlation with the sample before {lag:.2f}, ", end=""
-        )
-        print(f"mean while the velocity rises less while it falls {gap:+.2f} standard deviations of the force")
+        print(f"    {name}: NMSE {result[f'NMSE {name}']:.2f}; residuals: correlation with the sample before {lag:.2f},")
+        print(f"      mean while the velocity rises less while it falls {gap:+.2f} standard deviations of the force")
     label = title.replace(" ", "_").lower()
     at = np.linspace(train[0].min(), train[0].max(), 300)
     fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-    sid.plot_restoring_force(
-        idata[best],
-        lambda x, p: spring(x - p.v0, p, regions, ("c", "v")),
-        at,
-        data=train,
-        xlabel="velocity (m/s)",
-        ylabel="force (N)",
-        ax=ax,
-    )
-    save(fig, folder, f"{label}_force")
-    save(sid.plot_abc(idata, share=True)[0].figure, folder, f"{label}_abc")
+    labels = {"data": train, "xlabel": "velocity (m/s)", "ylabel": "force (N)"}
+    sid.plot_restoring_force(idata[best], lambda x, p: spring(x - p.v0, p, regions, ("c", "v")), at, ax=ax, **labels)
+    save(fig, f"{label}_force")
+    save(sid.plot_abc(idata, share=True)[0].figure, f"{label}_abc")
     return result | {"likelihood": rows, "likely": likely}
 
 
-def cubic_study(folder, particles):
-    """A spring that none of the models is, without noise; with another force, for which it is regular enough."""
-    record, run = measured(sid.models.duffing(observe="acceleration"), CUBIC, noise=0.0, forcing=4)
+# %% [markdown]
+# ## The oscillators
 
-    def cubic(x):
-        return CUBIC["k"] * x + CUBIC["k3"] * x**3
-
-    idata, best, result, _ = oscillator_study("Cubic stiffness", "stiffness", record, run, None, folder, particles, curve=cubic)
-    at = np.linspace(*np.quantile(run["z"].values, [0.005, 0.995]), 200)
-    draws = az.extract(idata[best])
-    p = {name: draws[name].values[:, None] for name in draws.data_vars}
-    slopes, corners = ([p[f"{c}{i}"] for i in range(1, NAMES.index(best) + 1)] for c in "kd")
-    mean = sid.models.piecewise_linear(at, p["k0"], slopes, corners).mean(axis=0)
-    result["force error"] = float(np.sqrt(np.mean((mean - cubic(at)) ** 2)) / np.std(cubic(at)))
-    print(f"  spring force over 99 % of the samples: error {100 * result['force error']:.1f} % of its standard deviation")
-    return result
-
-
-def main() -> None:
-    """All studies, or some."""
+# %%
+chosen = ()
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="piecewise-linear oscillators and dampers")
     parser.add_argument("--data", default=os.environ.get(sid.datasets.FOLDER_VARIABLE), help="folder with the records")
-    parser.add_argument("--short", action="store_true", help="one oscillator and one damper with few particles")
+    parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
     parser.add_argument("--only", choices=STUDIES, nargs="*", default=None, help="only these studies")
-    options = parser.parse_args()
-    folder = FIGURES / "short" if options.short else FIGURES
-    folder.mkdir(parents=True, exist_ok=True)
-    particles = 200 if options.short else 1000
+    options = parser.parse_args([] if NOTEBOOK else None)
+    FIGURES = HERE / "figures" / ("short" if options.short else "")
+    RESULTS = FIGURES if options.short else HERE / "results"
+    particles = 100 if options.short else 1000
     chosen = options.only or (("visited", "absorber") if options.short else STUDIES)
     results = {}
     stiff, damped = (sid.models.piecewise_oscillator(3, nonlinear=kind) for kind in ("stiffness", "damping"))
+
+if {"stiffness", "visited"} & set(chosen):
     record, run = measured(stiff, STIFFNESS, noise=0.05)
-    force_of = true_force(STIFFNESS, "stiffness")
-    if "stiffness" in chosen:
-        # The paper's prior: breakpoints within 10 mm of the origin.
-        results["stiffness"] = oscillator_study(
-            "Trilinear stiffness", "stiffness", record, run, STIFFNESS, folder, particles, curve=force_of
-        )[2]
-    if "visited" in chosen:
-        # The same with breakpoints where the record goes: beyond, a spare one costs nothing and tells nothing.
-        visited = float(run["z"].min()), float(run["z"].max())
-        results["visited"] = oscillator_study(
-            "Trilinear stiffness, visited", "stiffness", record, run, STIFFNESS, folder, particles, visited, force_of
-        )[2]
-    if "damping" in chosen:
-        record, run = measured(damped, DAMPING, noise=0.05)
-        results["damping"] = oscillator_study(
-            "Trilinear damping", "damping", record, run, DAMPING, folder, particles, curve=true_force(DAMPING, "damping")
-        )[2]
-    if "cubic" in chosen:
-        results["cubic"] = cubic_study(folder, particles)
-    if "absorber" in chosen:
-        results["absorber"] = map_study("Shock absorber", *shock_absorber(), folder, particles)
-    if {"mr", "friction"} & set(chosen):
-        if options.data is None or not (Path(options.data) / "mr_damper_ranran50.npz").exists():
-            print("\nSkipped: the measured dampers are not here; name their folder with --data.")
-        else:
-            if "mr" in chosen:
-                results["mr"] = map_study("MR damper", *mr_damper(options.data), folder, particles)
-            if "friction" in chosen:
-                results["friction"] = map_study("Friction damper", *friction_damper(options.data), folder, particles)
-    (folder / "piecewise_linear.json").write_text(json.dumps(results, indent=1))
-    print(f"\nFigures in {folder}")
+    curve = true_force(STIFFNESS, "stiffness")
+    # The paper's prior: breakpoints within 10 mm of the origin; or where the record goes: beyond, a spare one costs nothing.
+    visited = float(run["z"].min()), float(run["z"].max())
+    kinds = {"stiffness": ("Trilinear stiffness", None), "visited": ("Trilinear stiffness, visited", visited)}
+    for name in sorted(kinds.keys() & set(chosen)):
+        title, where = kinds[name]
+        results[name], *_ = oscillator_study(title, "stiffness", record, run, STIFFNESS, particles, curve, where)
+if "damping" in chosen:
+    record, run = measured(damped, DAMPING, noise=0.05)
+    curve = true_force(DAMPING, "damping")
+    results["damping"], *_ = oscillator_study("Trilinear damping", "damping", record, run, DAMPING, particles, curve)
+if "cubic" in chosen:
+    results["cubic"] = cubic_study(particles)
 
+# %% [markdown]
+# ## The dampers
 
-if __name__ == "__main__":
-    main()
+# %%
+if "absorber" in chosen:
+    results["absorber"] = map_study("Shock absorber", *shock_absorber(), particles)
+if {"mr", "friction"} & set(chosen):
+    if options.data is None or not (Path(options.data) / "mr_damper_ranran50.npz").exists():
+        print("\nSkipped: the measured dampers are not here; name their folder with --data.")
+        chosen = set(chosen) - {"mr", "friction"}
+if "mr" in chosen:
+    results["mr"] = map_study("MR damper", *mr_damper(options.data), particles)
+if "friction" in chosen:
+    results["friction"] = map_study("Friction damper", *friction_damper(options.data), particles)
+if chosen:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file = RESULTS / "piecewise_linear.json"
+    earlier = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(earlier | results, indent=1))
+    print(f"\nFigures in {FIGURES.relative_to(HERE)}")

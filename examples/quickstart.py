@@ -3,9 +3,15 @@
 #
 # A mass on a hardening spring is driven by a band-limited random force; a sensor reads its displacement with 2 % noise.
 # From the record we want mass, damping and both stiffnesses, with honest uncertainties, and a prediction of a new
-# experiment. Runs in about a minute: `uv run examples/quickstart.py`.
+# experiment.
+#
+# - Data: 8 s at 50 Hz, simulated here with known parameters.
+# - Priors: log-normal around rough guesses, wrong by 20 to 100 %; the noise half-normal.
+# - Solver: `EK1(order=4)`, the default, with substeps chosen by itself; NUTS from the posterior mode.
+# - Runtime: about a minute, most of it compilation: `uv run examples/quickstart.py`.
 
 # %%
+import sys
 from pathlib import Path
 
 import arviz as az
@@ -16,15 +22,12 @@ from scipy.signal import butter, sosfiltfilt
 
 import pm_sysid as sid
 
+NOTEBOOK = "ipykernel" in sys.modules  # which shows figures as well
+if not NOTEBOOK:
+    matplotlib.use("Agg")
+HERE = Path.cwd() if NOTEBOOK else Path(__file__).parent
+FIGURES = HERE / "figures"
 SEED = 1
-FIGURES = Path(__file__).parent / "figures"
-
-
-def random_force(rng, t, fs, strength):
-    """Band-limited Gaussian force, 0.2 to 6 Hz, with the given standard deviation (N)."""
-    force = sosfiltfilt(butter(4, [0.2, 6.0], "bandpass", fs=fs, output="sos"), rng.standard_normal(t.size))
-    return strength * force / force.std()
-
 
 # %% [markdown]
 # ## The system
@@ -38,79 +41,85 @@ duffing = sid.System(
     params=("m", "c", "k", "k3"),
     observe=lambda t, x, dx, u, p: x.z,
 )
+print(duffing)
+
+# %% [markdown]
+# ## The record
+# Here it is simulated; `sid.TimeSeries(t, u, y)` takes measured arrays just as well. Displacements are in metres, forces in
+# newtons.
 
 
-def main() -> None:
-    """Simulate a record, identify it, and predict another experiment."""
-    print(duffing)
-
-    # %% [markdown]
-    # ## The record
-    # Here it is simulated; `sid.TimeSeries(t, u, y)` takes measured arrays just as well.
-
-    # %%
-    rng = np.random.default_rng(SEED)
-    truth = {"m": 1.0, "c": 2.0, "k": 150.0, "k3": 3000.0}
-    fs = 50.0
-    t = np.arange(400) / fs
-    record = sid.TimeSeries(t, random_force(rng, t, fs, 15.0), None, inputs="F")
-    clean = sid.simulate(duffing, record, truth, x0=0.0)["y"].values
-    record = record.replace(y=clean + 0.02 * clean.std() * rng.standard_normal(t.size))
-    print(record)
-
-    # %% [markdown]
-    # ## The model
-    # Priors, and the filter as the likelihood. The initial state is inferred from the first samples.
-
-    # %%
-    with pm.Model() as model:
-        params = {
-            "m": pm.LogNormal("m", np.log(1.2), 0.3),
-            "c": pm.LogNormal("c", np.log(1.0), 0.5),
-            "k": pm.LogNormal("k", np.log(120.0), 0.3),
-            "k3": pm.LogNormal("k3", np.log(2000.0), 0.5),
-        }
-        noise = pm.HalfNormal("noise", 0.05)
-        sid.ODEFilter("y", duffing, record, params, noise=noise)
-
-        mode = sid.find_mode()
-        idata = pm.sample(500, tune=200, chains=2, cores=2, random_seed=SEED, initvals=mode.initvals, step=mode.nuts())
-        idata.update(pm.sample_prior_predictive(400, var_names=list(truth), random_seed=SEED))
-
-    summary = az.summary(idata, round_to=5)
-    summary["truth"] = {**truth, "noise": 0.02 * clean.std()}
-    print(summary.to_string())
-
-    # %% [markdown]
-    # ## What did the model not foresee?
-    # If it is right, its standardised one-step-ahead innovations are white noise.
-
-    # %%
-    innovations = sid.innovations(idata, "y", model=model)
-    print(sid.residual_tests(innovations["standardised"].values[:, 0], record.u))
-
-    # %% [markdown]
-    # ## A new experiment
-    # A third more force: a free run of the posterior on an input it has never seen.
-
-    # %%
-    force = random_force(np.random.default_rng(SEED + 1), t, fs, 20.0)
-    new = sid.TimeSeries(t, force, None, inputs="F")
-    new = new.replace(y=sid.simulate(duffing, new, truth, x0=0.0)["y"].values)
-    draws = idata.posterior.to_dataset().isel(draw=slice(None, None, 4))
-    prediction = sid.simulate(duffing, new, draws, x0=0.0)
-    fit = sid.fit_percent(new.y, prediction["y"])
-    print(f"Fit of the free run at a third more force: {float(fit.min()):.2f} to {float(fit.max()):.2f} %")
-
-    # %%
-    matplotlib.use("Agg")
-    FIGURES.mkdir(exist_ok=True)
-    axes = sid.plot_fit(new, prediction, zoom=(2.0, 3.5))
-    axes.flat[0].figure.savefig(FIGURES / "quickstart_free_run.png", dpi=150)
-    axes = sid.plot_prior_posterior(idata, var_names=list(truth), truth=truth)
-    np.ravel(axes)[0].figure.savefig(FIGURES / "quickstart_posterior.png", dpi=150)
-    print(f"Figures in {FIGURES}")
+# %%
+def random_force(rng, t, fs, strength):
+    """Band-limited Gaussian force, 0.2 to 6 Hz, with the given standard deviation (N)."""
+    force = sosfiltfilt(butter(4, [0.2, 6.0], "bandpass", fs=fs, output="sos"), rng.standard_normal(t.size))
+    return strength * force / force.std()
 
 
-if __name__ == "__main__":
-    main()
+rng = np.random.default_rng(SEED)
+truth = {"m": 1.0, "c": 2.0, "k": 150.0, "k3": 3000.0}  # kg, N s/m, N/m, N/m^3
+fs = 50.0
+t = np.arange(400) / fs
+record = sid.TimeSeries(t, random_force(rng, t, fs, 15.0), None, inputs="F")
+clean = sid.simulate(duffing, record, truth, x0=0.0)["y"].values
+record = record.replace(y=clean + 0.02 * clean.std() * rng.standard_normal(t.size))
+print(record)
+
+# %% [markdown]
+# ## The model
+# Priors, and the filter as the likelihood. The initial state is inferred from the first samples. (With `cores=2` the chains
+# run side by side; a script then needs `if __name__ == "__main__":` around what samples, on macOS and Windows.)
+
+# %%
+with pm.Model() as model:
+    params = {
+        "m": pm.LogNormal("m", np.log(1.2), 0.3),
+        "c": pm.LogNormal("c", np.log(1.0), 0.5),
+        "k": pm.LogNormal("k", np.log(120.0), 0.3),
+        "k3": pm.LogNormal("k3", np.log(2000.0), 0.5),
+    }
+    noise = pm.HalfNormal("noise", 0.05)
+    sid.ODEFilter("y", duffing, record, params, noise=noise)
+
+    mode = sid.find_mode()
+    start = {"initvals": mode.initvals, "step": mode.nuts()}
+    idata = pm.sample(500, tune=200, chains=2, cores=1, random_seed=SEED, progressbar=False, **start)
+    idata.update(pm.sample_prior_predictive(400, var_names=list(truth), random_seed=SEED))
+
+summary = az.summary(idata, round_to=5)
+summary["truth"] = {**truth, "noise": 0.02 * clean.std()}
+print(summary.to_string())
+
+# %% [markdown]
+# ## What did the model not foresee?
+# If it is right, its standardised one-step-ahead innovations are white noise.
+
+# %%
+innovations = sid.innovations(idata, "y", model=model)
+print(sid.residual_tests(innovations["standardised"].values[:, 0], record.u))
+
+# %% [markdown]
+# ## A new experiment
+# A third more force: a free run of the posterior on an input it has never seen.
+
+# %%
+force = random_force(np.random.default_rng(SEED + 1), t, fs, 20.0)
+new = sid.TimeSeries(t, force, None, inputs="F")
+new = new.replace(y=sid.simulate(duffing, new, truth, x0=0.0)["y"].values)
+draws = idata.posterior.to_dataset().isel(draw=slice(None, None, 4))
+prediction = sid.simulate(duffing, new, draws, x0=0.0)
+fit = sid.fit_percent(new.y, prediction["y"])
+print(f"Fit of the free run at a third more force: {float(fit.min()):.2f} to {float(fit.max()):.2f} %")
+
+# %%
+FIGURES.mkdir(exist_ok=True)
+axes = sid.plot_fit(new, prediction, zoom=(2.0, 3.5))
+axes.flat[0].figure.savefig(FIGURES / "quickstart_free_run.png", dpi=150)
+
+# %% [markdown]
+# Prior and posterior, with the truth:
+
+# %%
+axes = sid.plot_prior_posterior(idata, var_names=list(truth), truth=truth)
+np.ravel(axes)[0].figure.savefig(FIGURES / "quickstart_posterior.png", dpi=150)
+print(f"Figures in {FIGURES.relative_to(HERE)}")

@@ -6,12 +6,17 @@
 # posterior is run freely on samples 1000 to 40,000, whose amplitude grows beyond anything in the training data (the
 # "arrow head"). The paper's particles reach 1.057 / 1.825 / 2.952 mV (minimum, mean, maximum).
 #
-# Data: `PM_SYSID_DATA` or `--data`. Runs in about ten minutes: `uv run examples/silverbox.py`; `--short` leaves out
-# NUTS, the paper's settings, the comparison of structures and half of the table of choices.
+# - Data: the record as the package `nonlinear-benchmarks` has it, from the folder `PM_SYSID_DATA` or `--data`.
+# - Priors: log-normal with 50 % to 65 % spread for the four physical parameters, log-normal over a decade for the noise,
+#   normal for the offset and for the terms that are added later.
+# - Solver: `EK1(order=4)`, two steps a sample, a band-limited input; sequential sampling with 2 x 1000 particles, and NUTS.
+# - Runtime: about ten minutes: `uv run examples/silverbox.py`. `--short`, a minute, has fewer particles and leaves out NUTS,
+#   the paper's settings, the comparison of structures and most of the table of choices.
 
 # %%
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
@@ -24,8 +29,10 @@ import pymc as pm
 
 import pm_sysid as sid
 
-matplotlib.use("Agg")
-FIGURES = Path(__file__).parent / "figures"
+NOTEBOOK = "ipykernel" in sys.modules  # which shows figures as well
+if not NOTEBOOK:
+    matplotlib.use("Agg")
+HERE = Path.cwd() if NOTEBOOK else Path(__file__).parent
 SEED = 7
 PAPER = (1.057, 1.825, 2.952)
 PARAMS = ("m", "c", "k", "k3", "offset")
@@ -37,7 +44,12 @@ STRUCTURES = {
     "offset, quadratic, cubic damping": {"offset": True, "quadratic": True, "cubic_damping": True},
 }
 
+# %% [markdown]
+# ## The models
+# The filter as likelihood, and a deterministic simulation with independent errors to compare with.
 
+
+# %%
 def priors(names=PARAMS):
     """Wide priors; the physical parameters are positive, as in the paper. Units: V for force and displacement."""
     everything = {
@@ -83,6 +95,12 @@ def output_error_model(record):
     return model
 
 
+# %% [markdown]
+# ## What is measured of a posterior
+# The error of free runs, the evidence, and how well two samplers agree.
+
+
+# %%
 def arrow_rmse(posterior, arrow, system=None):
     """Free-run error of each draw on the arrow head (mV); the runs themselves are not stored."""
     system = system or sid.models.duffing(offset=True)
@@ -90,7 +108,7 @@ def arrow_rmse(posterior, arrow, system=None):
     return 1e3 * np.sqrt(misfit / 100) * np.std(arrow.y)
 
 
-def sequential(model, draws=1000):
+def sequential(model, draws=1000, cores=2):
     """Posterior with evidence by IBIS; seconds it took, and its log evidence."""
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -99,7 +117,7 @@ def sequential(model, draws=1000):
             draws,
             model=model,
             chains=2,
-            cores=2,
+            cores=cores,
             random_seed=SEED,
             store_stages=True,
             progressbar=False,
@@ -138,6 +156,12 @@ def agreement(nuts, smc):
         )
 
 
+# %% [markdown]
+# ## Tables
+# Which structure the evidence chooses, and what each choice of solver and input does.
+
+
+# %%
 def structures_table(train, arrow):
     """Evidence of each structure, and the arrow head that it did not see."""
     print("\nStructures by evidence on the training record (EK1 order 4, x2; 2 x 1000 particles)")
@@ -169,7 +193,7 @@ def choices_table(train, arrow, short):
         ("EK0 order 2, x1, first-order form (paper)", filter_model, (train, sid.EK0(order=2), 1, first_order_duffing())),
         ("output error (RK4 x4)", output_error_model, (train,)),
     ]
-    rows = [rows[i] for i in (0, 2, 7, 8)] if short else rows
+    rows = [rows[0], rows[-1]] if short else rows
     result, first = {}, None
     print("\nFree run on the arrow head at the posterior mode")
     print(f"{'likelihood and input between samples':44s} {'RMSE mV':>9s} {'noise mV':>9s} {'seconds':>8s}")
@@ -190,49 +214,37 @@ def choices_table(train, arrow, short):
     return result
 
 
-def figures(idata, train, arrow, model):
-    """Prior and posterior, fit of the training record, arrow-head free run with zooms, innovations."""
-    FIGURES.mkdir(exist_ok=True)
-    axes = sid.plot_prior_posterior(idata, var_names=list(PARAMS))
-    np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_posterior.png", dpi=150, bbox_inches="tight")
-    some = idata.posterior.to_dataset().isel(draw=slice(None, None, 20))
-    fit, run = (sid.simulate(sid.models.duffing(offset=True), record, some[list(PARAMS)]) for record in (train, arrow))
-    axes = sid.plot_fit(train, fit, zoom=(2.0, 2.15))
-    np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_training.png", dpi=150, bbox_inches="tight")
-    axes = sid.plot_ibis(idata)
-    np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_ibis.png", dpi=150, bbox_inches="tight")
-    axes = sid.plot_fit(arrow, run, zoom=(63.2, 63.4))
-    np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_arrow.png", dpi=150, bbox_inches="tight")
-    innovations = sid.innovations(idata, "y", model=model)["standardised"].values[:, 0]
-    axes = sid.plot_residuals(innovations, u=train.u, fs=train.fs)
-    np.ravel(axes)[0].figure.savefig(FIGURES / "silverbox_innovations.png", dpi=150, bbox_inches="tight")
-    print(sid.residual_tests(innovations, train.u))
-    print(f"Figures in {FIGURES}")
+# %% [markdown]
+# ## The records
 
-
-def main() -> None:
-    """Identify, validate, compare."""
+# %%
+ready = False
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Silverbox study")
     parser.add_argument("--data", default=None, help="folder with the records")
-    parser.add_argument("--short", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
+    options = parser.parse_args([] if NOTEBOOK else None)
+    FIGURES = HERE / "figures" / ("short" if options.short else "")
+    RESULTS = FIGURES if options.short else HERE / "results"
     try:
         train, arrow = (sid.datasets.silverbox(part, folder=options.data) for part in ("train", "arrow"))
+        ready = True
+        print(train)
     except (FileNotFoundError, ImportError) as error:
         print(f"Skipped: the Silverbox record is not here. {error}")
-        sys.exit(0)
-    print(train)
 
-    # %% [markdown]
-    # ## The sequential posterior
-    # IBIS takes the samples in one after the other: every stage ends with the posterior given the record so far, and the
-    # evidence comes with it. The paper's own settings (EK0, first-order form, one step a sample) run beside it.
+# %% [markdown]
+# ## The sequential posterior
+# IBIS takes the samples in one after the other: every stage ends with the posterior given the record so far, and the
+# evidence comes with it. The paper's own settings (EK0, first-order form, one step a sample) run beside it.
 
-    # %%
+# %%
+if ready:
     results, lines = {}, []
     solver = sid.EK1(order=4)
     model = filter_model(train, solver, 2)
-    idata, seconds, evidence = sequential(model, 300 if options.short else 1000)
+    # A process for each chain compiles for itself: worth it for a thousand particles only.
+    idata, seconds, evidence = sequential(model, 200, cores=1) if options.short else sequential(model)
     rmse = arrow_rmse(idata.posterior.to_dataset(), arrow)
     stages = int(idata.sample_stats["time_index"].notnull().sum("stage").max())
     lines.append(("EK1 order 4, x2, IBIS", rmse, f"{seconds:.0f} s, {stages} stages, log evidence {evidence.value:.1f}"))
@@ -249,11 +261,12 @@ def main() -> None:
     results["ibis"] = [float(rmse.min()), float(rmse.mean()), float(rmse.max())]
     idata.update(pm.sample_prior_predictive(500, model=model, var_names=[*PARAMS, "noise"], random_seed=SEED))
 
-    # %% [markdown]
-    # ## The same posterior by NUTS
-    # Started at the posterior mode, with the curvature there as mass matrix.
+# %% [markdown]
+# ## The same posterior by NUTS
+# Started at the posterior mode, with the curvature there as mass matrix.
 
-    # %%
+# %%
+if ready:
     if not options.short:
         start = time.perf_counter()
         with model:
@@ -273,18 +286,55 @@ def main() -> None:
     for name, values, note in lines:
         print(f"  {name:42s} {triple(values)}   {note}", flush=True)
 
-    # %% [markdown]
-    # ## Which structure?
-    # Five structures by their evidence; the winner is chosen on the training record alone.
+# %% [markdown]
+# ## Which structure?
+# Five structures by their evidence; the winner is chosen on the training record alone.
 
-    # %%
-    if not options.short:
-        results["structures"] = structures_table(train, arrow)
+# %%
+if ready and not options.short:
+    results["structures"] = structures_table(train, arrow)
 
+# %% [markdown]
+# ## What does each choice do?
+
+# %%
+if ready:
     results["choices"] = choices_table(train, arrow, options.short)
-    figures(idata, train, arrow, model)
-    (FIGURES / "silverbox.json").write_text(json.dumps(results, indent=1))
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "silverbox.json").write_text(json.dumps(results, indent=1))
+
+# %% [markdown]
+# ## Pictures
+# Prior and posterior; the fit of the training record.
 
 
-if __name__ == "__main__":
-    main()
+# %%
+def save(axes, name):
+    """Figure into a file."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    np.ravel(axes)[0].figure.savefig(FIGURES / f"silverbox_{name}.png", dpi=150, bbox_inches="tight")
+
+
+if ready:
+    some = idata.posterior.to_dataset().isel(draw=slice(None, None, 20))
+    fit, run = (sid.simulate(sid.models.duffing(offset=True), record, some[list(PARAMS)]) for record in (train, arrow))
+    save(sid.plot_prior_posterior(idata, var_names=list(PARAMS)), "posterior")
+    save(sid.plot_fit(train, fit, zoom=(2.0, 2.15)), "training")
+
+# %% [markdown]
+# How the posterior moved while the record came in. A right model's would narrow without going anywhere:
+
+# %%
+if ready:
+    save(sid.plot_ibis(idata), "ibis")
+
+# %% [markdown]
+# The free run on the arrow head, and the innovations of the training record:
+
+# %%
+if ready:
+    save(sid.plot_fit(arrow, run, zoom=(63.2, 63.4)), "arrow")
+    innovations = sid.innovations(idata, "y", model=model)["standardised"].values[:, 0]
+    save(sid.plot_residuals(innovations, u=train.u, fs=train.fs), "innovations")
+    print(sid.residual_tests(innovations, train.u))
+    print(f"Figures in {FIGURES.relative_to(HERE)}")

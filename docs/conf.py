@@ -1,0 +1,71 @@
+"""How the documentation is built: `sphinx-build -W --keep-going -b html docs docs/_build`."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from results_page import results_page  # noqa: E402
+
+import pm_sysid  # noqa: E402
+
+project = "pm_sysid"
+author = "The pm_sysid developers"
+copyright = author
+version = release = pm_sysid.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+exclude_patterns = ["_build", "jupyter_execute", "*.py", "examples/notebooks", "**/figures", "**/results"]
+html_theme = "furo"
+html_title = "pm_sysid"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+html_show_sphinx = False
+
+# The API: signatures from the code, types and shapes from the docstrings.
+autosummary_generate = True
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_use_param = False
+napoleon_use_ivar = True
+
+# Pages in Markdown; tutorials and examples are notebooks, run at every build.
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "force"
+nb_execution_timeout = 600
+nb_execution_show_tb = True  # a cell that fails is a warning, and so an error with -W
+nb_merge_streams = True
+suppress_warnings = ["myst-nb.lexer"]  # without execution (-D nb_execution_mode=off) scripts do not say their language
+os.environ.setdefault("PM_SYSID_SHORT", "1")
+os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else every kernel says that its modules are frozen
+
+
+def copy_examples() -> None:
+    """Bring the scripts of `examples/` beside the other sources, with their notebooks for download."""
+    import jupytext
+
+    notebooks = HERE / "examples" / "notebooks"
+    notebooks.mkdir(parents=True, exist_ok=True)
+    for script in sorted((HERE.parent / "examples").glob("*.py")):
+        page = HERE / "examples" / script.name
+        if not page.exists() or page.read_bytes() != script.read_bytes():  # an unchanged page is not run again
+            jupytext.write(jupytext.read(script), notebooks / f"{script.stem}.ipynb")
+            shutil.copyfile(script, page)
+
+
+def write_results() -> None:
+    """Write the page of results from the saved files."""
+    page, text = HERE / "results.md", results_page(HERE.parent)
+    if not page.exists() or page.read_text() != text:
+        page.write_text(text)
+
+
+copy_examples()
+write_results()
