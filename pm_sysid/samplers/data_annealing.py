@@ -19,13 +19,12 @@ from rich.table import Column
 
 from pm_sysid.samplers.journal import Journal
 from pm_sysid.samplers.prefix import Evaluation, Prefix
+from pm_sysid.samplers.proposals import WIDTH, is_number, proposal_widths, whole_samples
 
 _log = logging.getLogger("pm_sysid")
 
 type Schedule = Literal["linear", "geometric", "adaptive"] | Callable[[float], float]
 
-#: Width of a proposal that is not given (the paper's, for logarithms of parameters).
-WIDTH = 0.005
 #: Acceptance that adapted widths aim at.
 TARGET_ACCEPTANCE = 0.234
 #: What changes along a chain, besides its point and its generator.
@@ -158,12 +157,12 @@ class DataAnnealing(BlockedStep):
         model = pm.modelcontext(model)
         self.vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
         self.prefix = Prefix(model)
-        self.n_start = _whole("n_start", n_start, self.prefix.n_samples)
+        self.n_start = whole_samples("n_start", n_start, self.prefix.n_samples)
         if isinstance(adapt_widths, bool | np.bool_):
             self.adapt_widths = bool(adapt_widths)
         else:
             raise TypeError(f"adapt_widths is {adapt_widths!r}; give True or False.")
-        if not (_is_number(max_drop) and max_drop > 0):
+        if not (is_number(max_drop) and max_drop > 0):
             raise ValueError(f"max_drop is {max_drop!r}; give a positive number, such as 3 units of log-likelihood.")
         self.max_drop, self.blocked, self.rng = float(max_drop), blocked, get_random_generator(rng)
         # Where each value variable lies among the coordinates, and which of these are moved here.
@@ -176,7 +175,7 @@ class DataAnnealing(BlockedStep):
         own = [v.name for v in self.vars]
         self.own = np.concatenate([np.arange(s.start, s.stop) for s in (self.layout[name][0] for name in own)])
         rvs = [model.values_to_rvs[v].name for v in self.vars]
-        self.widths = _widths(widths, {rv: self.layout[name][1] for rv, name in zip(rvs, own, strict=True)})
+        self.widths = proposal_widths(widths, {rv: self.layout[name][1] for rv, name in zip(rvs, own, strict=True)})
         self.schedule = schedule
         self._check_schedule()
         self.checkpoint = checkpoint
@@ -333,7 +332,7 @@ class DataAnnealing(BlockedStep):
         if not callable(self.schedule):
             return self._by_name(self.schedule, fraction)
         number = self.schedule(fraction)
-        if not (_is_number(number) and 1 <= number <= self.prefix.n_samples):
+        if not (is_number(number) and 1 <= number <= self.prefix.n_samples):
             raise ValueError(
                 f"schedule({fraction:.4g}) is {number!r}; return a number of samples from 1 to {self.prefix.n_samples}."
             )
@@ -379,37 +378,3 @@ class DataAnnealing(BlockedStep):
         apart = q - self.centre
         self.centre = self.centre + rate * apart
         self.spread = np.maximum(self.spread + rate * ((1 - rate) * apart**2 - self.spread), 1e-4 * self.widths**2)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _whole(name: str, value: Any, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} is {value!r}; give a whole number of samples.")
-    if not 1 <= value <= most:
-        raise ValueError(f"{name} is {value!r}; give a number of samples from 1 to {most}, which the model has.")
-    return int(value)
-
-
-def _widths(widths: Any, shapes: Mapping[str, tuple[int, ...]]) -> np.ndarray:
-    """Width of each coordinate from one number, or from numbers and arrays by variable."""
-    if not isinstance(widths, Mapping):
-        widths = dict.fromkeys(shapes, widths)
-    if unknown := [name for name in widths if name not in shapes]:
-        raise ValueError(f"widths has the unknown name {unknown[0]!r}; the variables moved here are {list(shapes)}.")
-    columns = []
-    for name, shape in shapes.items():
-        given = widths.get(name, WIDTH)
-        try:
-            array = np.asarray(given, dtype=float)
-            columns.append(np.broadcast_to(array, shape).ravel())
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"widths of {name!r} is {given!r}; give a positive number, or an array of the shape {shape} that the variable "
-                "has in unconstrained space."
-            ) from None
-        if not np.all(np.isfinite(array) & (array > 0)):
-            raise ValueError(f"widths of {name!r} is {given!r}; widths must be positive and finite.")
-    return np.concatenate(columns)

@@ -18,6 +18,7 @@ MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items(
 
 #: What must not be imported, directly or through others, by what stands below it: "lower < higher".
 LAYERS = [
+    ("doors", "channels"),
     ("channels", "timeseries"),
     ("files", "readers"),
     ("readers", "timeseries"),
@@ -56,6 +57,9 @@ LAYERS = [
     ("compare", "reports"),
     ("scalars", "equations"),
     ("equations", "system"),
+    ("samplers", "refits"),
+    ("pem", "refits"),
+    ("refits", "calibration"),
     ("system", "models"),
     ("timeseries", "datasets"),
 ]

@@ -1,0 +1,48 @@
+"""Arguments of Data Annealing: numbers of samples, and widths of the proposals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+#: Width of a proposal that is not given (the paper's, for logarithms of parameters).
+WIDTH = 0.005
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite real number."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def whole_samples(name: str, value: Any, most: int) -> int:
+    """Check a number of samples."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} is {value!r}; give a whole number of samples.")
+    if not 1 <= value <= most:
+        raise ValueError(f"{name} is {value!r}; give a number of samples from 1 to {most}, which the model has.")
+    return int(value)
+
+
+def proposal_widths(widths: Any, shapes: Mapping[str, tuple[int, ...]]) -> np.ndarray:
+    """Width of each coordinate from one number, or from numbers and arrays by variable."""
+    if not isinstance(widths, Mapping):
+        widths = dict.fromkeys(shapes, widths)
+    if unknown := [name for name in widths if name not in shapes]:
+        raise ValueError(f"widths has the unknown name {unknown[0]!r}; the variables moved here are {list(shapes)}.")
+    columns = []
+    for name, shape in shapes.items():
+        given = widths.get(name, WIDTH)
+        try:
+            array = np.asarray(given, dtype=float)
+            columns.append(np.broadcast_to(array, shape).ravel())
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"widths of {name!r} is {given!r}; give a positive number, or an array of the shape {shape} that the variable "
+                "has in unconstrained space."
+            ) from None
+        if not np.all(np.isfinite(array) & (array > 0)):
+            raise ValueError(f"widths of {name!r} is {given!r}; widths must be positive and finite.")
+    return np.concatenate(columns)
