@@ -271,6 +271,59 @@ def coverage(found: Mapping[str, Any]) -> str:
     )
 
 
+def step_study(found: Mapping[str, Any]) -> str:
+    """Bias, coverage and width by solver and step."""
+    rows, tables = found["rows"], []
+    for kind, title in (("bl", "smooth"), ("foh", "linear between the samples"), ("zoh", "jumping and held")):
+        some = [r for r in rows if r["input"] == kind]
+        steps = sorted({r["substeps"] for r in some})
+        lines = []
+        for rate in sorted({r["rate"] for r in some}):
+            for solver in dict.fromkeys(r["solver"] for r in some):
+                cells = {r["substeps"]: r for r in some if (r["rate"], r["solver"]) == (rate, solver)}
+                chosen = next(iter(cells.values()))["chosen"]
+                lines.append([f"{solver}, {rate} a period", *(_step_cell(cells[s]) for s in steps), str(chosen)])
+        exact = {r["rate"]: r["exact"] for r in some}
+        lines += [
+            [f"*exact*, {rate} a period", *[f"{e['bias']:.2f} / {100 * e['coverage']:.0f} % / 1.00"] * len(steps), ""]
+            for rate, e in exact.items()
+        ]
+        columns = ["", *(f"{s} substep{'s' * (s > 1)}" for s in steps), "auto"]
+        tables.append(f"Input {title}:\n\n" + table(columns, lines))
+    return (
+        f"Fits of {found['records']} records each: bias of the means in posterior standard deviations / how often 90 % "
+        "intervals hold the truth / width beside that of the exact likelihood. Bold is what `substeps=\"auto\"` chooses.\n\n"
+        + "\n".join(tables)
+    )
+
+
+def _step_cell(row: Mapping[str, Any]) -> str:
+    if "bias" not in row:
+        return "no fit"
+    text = f"{row['bias']:.2f} / {100 * row['coverage']:.0f} % / {row['width']:.2f}"
+    return f"**{text}**" if row["auto"] else text
+
+
+def load(found: Mapping[str, Any]) -> str:
+    """Seconds and memory of large problems."""
+    large = [
+        [name, number(row.get("seconds")), number(row.get("gradient_s")), f"{row['peak_MiB']:,.0f}"]
+        for name, row in found.items()
+        if "fits" not in row
+    ]
+    again = [
+        [name, row["fits"], f"{row['MiB'][0]:,.0f}", f"{row['MiB'][-1]:,.0f}", f"{row['growth_%']:+.1f} %"]
+        for name, row in found.items()
+        if "fits" in row
+    ]
+    text = "Log-likelihood and gradient, seconds after compilation, and the peak of the process.\n\n"
+    text += table(["", "value, s", "gradient, s", "MiB"], large)
+    if again:
+        text += "\nMemory while fitting again and again in one process; growth over the second half.\n\n"
+        text += table(["", "fits", "first, MiB", "last, MiB", "growth"], again)
+    return text
+
+
 #: Title, script, file of its results, the page that discusses them, and what makes tables of them.
 SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("Silverbox", "examples/silverbox.py", "examples/results/silverbox.json", "silverbox.md", silverbox),
@@ -290,6 +343,14 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "calibration.md",
         coverage,
     ),
+    (
+        "Benchmark: step study",
+        "benchmarks/step_study.py",
+        "benchmarks/results/step_study.json",
+        "step_study.md",
+        step_study,
+    ),
+    ("Benchmark: large problems", "benchmarks/load.py", "benchmarks/results/load.json", "speed.md", load),
     ("Benchmark: simulations", "benchmarks/simulator.py", "benchmarks/results/simulator.json", "piecewise.md", simulator),
 )
 

@@ -113,6 +113,8 @@ def snapshot(value: Any) -> Any:
         return (value.dtype, value.shape, value.tobytes() if value.dtype != object else repr(value.tolist()))
     if isinstance(value, xr.DataArray | xr.Dataset):
         return value.copy(deep=True).to_dict()
+    if isinstance(value, xr.DataTree):
+        return {path: snapshot(node) for path, node in value.to_dict().items()}
     if isinstance(value, Mapping):
         return {repr(k): snapshot(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -122,6 +124,13 @@ def snapshot(value: Any) -> Any:
 
 def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b)
+
+
+@dataclass(frozen=True)
+class Late:
+    """An argument that takes long to make: made when it is first needed."""
+
+    make: Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -136,7 +145,7 @@ class Entry:
 
     def probe(self, argument: str, value: Any) -> Any:
         """Call with one argument replaced."""
-        arguments = self.good | {argument: value}
+        arguments = {k: v.make() if isinstance(v, Late) else v for k, v in (self.good | {argument: value}).items()}
         before = snapshot(arguments)
         try:
             with in_time():
@@ -154,7 +163,11 @@ class Entry:
 
 def finite(result: Any) -> bool:
     """Whether all numbers of a result are finite."""
+    if isinstance(result, xr.DataTree):
+        return all(finite(node.to_dataset()) for node in result.subtree)
     if isinstance(result, xr.Dataset):
         return all(finite(result[v].values) for v in result)
+    if isinstance(result, Mapping):
+        return all(finite(v) for v in result.values())
     array = np.asarray(result)
     return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
