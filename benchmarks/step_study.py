@@ -6,7 +6,7 @@ accurate solution; each record is fitted by the mode and its Gaussian approximat
 each cell: the bias of the means in posterior standard deviations (root mean square over m, c, k, k3), the coverage of 90 %
 intervals, and the posterior's width beside that of the exact likelihood. ``*`` marks what ``substeps="auto"`` chooses.
 
-Run: ``uv run benchmarks/step_study.py [--short]``; results go to ``benchmarks/results/step_study.json`` and ``.png``.
+Run: ``uv run benchmarks/step_study.py [--short]``; results go to ``benchmarks/results/step_study.json`` and ``docs/step_study.png``.
 """
 
 from __future__ import annotations
@@ -194,6 +194,7 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
     rates, solvers = sorted({r["rate"] for r in rows}), list(dict.fromkeys(r["solver"] for r in rows))
     kinds = [k for k in INPUTS if any(r["input"] == k for r in rows)]
     shape = (len(kinds), len(rates))
+    # The grey area is what chance makes of the bias.
     figure, axes = pyplot.subplots(*shape, figsize=(8.5, 2.4 * shape[0] + 0.6), sharex=True, sharey=True, squeeze=False)
     for i, kind in enumerate(kinds):
         for j, rate in enumerate(rates):
@@ -234,7 +235,7 @@ def main() -> None:
     rows = study(options.records, [8, 20, 80], [1, 2, 4], list(SOLVERS))
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "step_study.json").write_text(json.dumps({"records": options.records, "rows": rows}, indent=1))
-    picture(rows, RESULTS / "step_study.png")
+    picture(rows, Path(__file__).parents[1] / "docs" / "step_study.png")
     print(f"{time.perf_counter() - begin:.0f} s")
 
 
