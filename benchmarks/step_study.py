@@ -6,7 +6,7 @@ accurate solution; each record is fitted by the mode and its Gaussian approximat
 each cell: the bias of the means in posterior standard deviations (root mean square over m, c, k, k3), the coverage of 90 %
 intervals, and the posterior's width beside that of the exact likelihood. ``*`` marks what ``substeps="auto"`` chooses.
 
-Run: ``uv run benchmarks/step_study.py [--short]``; results go to ``benchmarks/results/step_study.json`` and ``docs/step_study.png``.
+Run: ``uv run benchmarks/step_study.py [--short]``; results go to ``benchmarks/results`` and ``docs``.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def step_study(found: Mapping[str, Any]) -> str:
         tables.append(f"Input {title}:\n\n" + table(columns, lines))
     return (
         f"Fits of {found['records']} records each: bias of the means in posterior standard deviations / how often 90 % "
-        "intervals hold the truth / width beside that of the exact likelihood. Bold is what `substeps=\"auto\"` chooses.\n\n"
+        'intervals hold the truth / width beside that of the exact likelihood. Bold is what `substeps="auto"` chooses.\n\n'
         + "\n".join(tables)
     )
 
