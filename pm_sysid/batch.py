@@ -215,7 +215,8 @@ def set_threads(threads: int | None = None) -> int:
     """
     if threads is None:
         threads = default_threads()
-    if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
+    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if not integer or not 1 <= threads < 2**31:
         raise ValueError(f"threads is {threads!r}; give a positive integer, or None for the default.")
     before = int(THREADS.get_value())
     THREADS.set_value(np.asarray(threads, dtype="int64"))

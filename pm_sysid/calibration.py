@@ -16,6 +16,7 @@ import pymc as pm
 import xarray as xr
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from pm_sysid.doors import count, flag, place, shown, whole
 from pm_sysid.ranking import Quantities, ranks
 from pm_sysid.refits import Drawn, Refit, refit_of
 from pm_sysid.replicates import Data, Generator, ImpossibleRecord, Replicate, Replicates
@@ -131,14 +132,15 @@ def calibrate(
     >>> result.calibration["z"].sizes
     Frozen({'fit': 5, 'parameter': 2})
     """
-    n, ranked = _whole("n", n), _whole("ranked", ranked)
+    n, ranked = count(n, "n"), count(ranked, "ranked")
     model = build if isinstance(build, pm.Model) else build() if callable(build) else None
     if not isinstance(model, pm.Model):
         raise TypeError(f"build is {type(build).__name__}; give a function that returns a pm.Model, or the model.")
     if not model.free_RVs or not model.observed_RVs:
         raise ValueError("the model needs free variables and data: there is nothing to calibrate without.")
+    flag(progressbar, "progressbar")
     data = Data(model)
-    store = None if folder is None else Store(Path(folder))
+    store = None if folder is None else Store(place(folder, "folder"))
     seed = _seed(random_seed, store)
     replicates = Replicates(model, data, generate)
     quantities = Quantities(model, var_names)
@@ -312,12 +314,6 @@ def _seed(random_seed: Any, store: Store | None) -> int:
     if random_seed is None:
         known = store.known.get("random_seed") if store is not None else None
         return int(np.random.SeedSequence().generate_state(1)[0]) if known is None else int(known)
-    if isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer) or random_seed < 0:
-        raise ValueError(f"random_seed is {random_seed!r}; give a whole number that is not negative, or None.")
+    if not whole(random_seed, 0, 2**128):
+        raise ValueError(f"random_seed is {shown(random_seed)}; give a whole number that is not negative, or None.")
     return int(random_seed)
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} is {value!r}; give a positive whole number.")
-    return int(value)

@@ -17,6 +17,7 @@ import xarray as xr
 from scipy.special import softmax
 
 from pm_sysid.criteria import dic_of, loo_of, waic_of
+from pm_sysid.doors import count, number, shown
 from pm_sysid.likelihood import ODEFilterRV
 from pm_sysid.metrics import fit_percent, rmse
 from pm_sysid.pages.comparison import Case, page
@@ -178,10 +179,15 @@ def compare_models(
     >>> list(result.table.index), int(result.table.loc["near", "unknowns"])
     (['near', 'far'], 1)
     """
+    if not isinstance(models, Mapping):
+        raise TypeError(f"models is {type(models).__name__}; give a dict of name: (model, idata).")
+    runs, skip = count(runs, "runs"), number(skip, "skip", "give seconds, such as 0.5")
+    if not isinstance(x0, Mapping | None):
+        raise TypeError(f"x0 is {shown(x0)}; give a dict of numbers by state, or None to fit the first samples.")
     pairs = {str(name): _pair(name, value) for name, value in models.items()}
     if not pairs:
         raise ValueError("models is empty; give a dict of name: (model, idata).")
-    records = (validation,) if isinstance(validation, TimeSeries) else tuple(validation or ())
+    records = validation_records(validation)
     _same_data({name: model for name, (model, _) in pairs.items()})
     sequential = _runs_of(evidence, pairs)
     rows: dict[str, dict[str, float]] = {}
@@ -213,10 +219,22 @@ def compare_models(
     known = table["log_evidence"]
     table["weight_evidence"] = softmax(known) if known.notna().all() else np.nan
     table = table.sort_values(["LOO", "WAIC", "DIC"])[_order(table.columns)]
-    shown = {name: some for name, some in notes.items() if some}
+    said_of = {name: some for name, some in notes.items() if some}
     return Comparison(
-        table, found["DIC"], found["WAIC"], found["LOO"], shown, records, {str(n): cases[str(n)] for n in table.index}
+        table, found["DIC"], found["WAIC"], found["LOO"], said_of, records, {str(n): cases[str(n)] for n in table.index}
     )
+
+
+def validation_records(validation: Any) -> tuple[TimeSeries, ...]:
+    """Records of validation, which must have outputs."""
+    given = (validation,) if not isinstance(validation, list | tuple) else tuple(validation)
+    records = () if validation is None else given
+    for other in records:
+        if not isinstance(other, TimeSeries):
+            raise TypeError(f"validation holds {type(other).__name__}; give a TimeSeries, or a list of them.")
+        if other.y is None:
+            raise ValueError("a record of validation has no outputs, so that nothing can be compared; give its y.")
+    return records
 
 
 def _pair(name: Any, value: Any) -> tuple[pm.Model, Any]:
@@ -229,6 +247,8 @@ def _runs_of(evidence: Any, models: Mapping[str, Any]) -> dict[str, Any]:
     """Sequential runs given for the evidence, checked."""
     if evidence is None:
         return {}
+    if not isinstance(evidence, Mapping):
+        raise TypeError(f"evidence is {shown(evidence)}; give a dict of sequential runs by model.")
     unknown = [name for name in evidence if name not in models]
     if unknown:
         raise ValueError(f"evidence names {unknown}, which are no models; the models are {list(models)}.")

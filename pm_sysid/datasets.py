@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from pm_sysid.doors import among, place, shown, whole
 from pm_sysid.timeseries import InterSample, TimeSeries
 
 __all__ = ["EmpsController", "benchmark", "bouc_wen", "emps", "emps_controller", "f16", "silverbox"]
@@ -250,8 +251,8 @@ def f16(level: int = 1, part: F16Part = "full", folder: Folder = None, intersamp
     >>> f16().outputs  # doctest: +SKIP
     ('acc1', 'acc2', 'acc3')
     """
-    if isinstance(level, bool) or level not in range(1, 8):
-        raise ValueError(f"level must be one of 1 to 7, but is {level!r}")
+    if not whole(level, 1, 7):
+        raise ValueError(f"level must be one of 1 to 7, but is {shown(level)}")
     _check(part, F16Part)
 
     def download(nb: Any) -> tuple[NDArray[Any], ...]:
@@ -296,7 +297,7 @@ def benchmark(name: str, part: Literal["train", "test"] = "train", intersample: 
     --------
     >>> (record,) = benchmark("Cascaded_Tanks", "test")  # doctest: +SKIP
     """
-    if name not in _SPLIT:
+    if not among(name, _SPLIT):
         raise ValueError(f"name must be one of {', '.join(map(repr, _SPLIT))}, but is {name!r}")
     _check(part, Literal["train", "test"])
     data = _downloaded(name, lambda nb: getattr(nb, name)()[part == "test"], "")
@@ -313,7 +314,7 @@ def _named(records: Any, part: str) -> Any:
 
 
 def _check(part: str, parts: Any) -> None:
-    if part not in get_args(parts):
+    if not among(part, get_args(parts)):
         raise ValueError(f"part must be one of {', '.join(map(repr, get_args(parts)))}, but is {part!r}")
 
 
@@ -325,8 +326,8 @@ def _arrays(
     file: str, names: tuple[str, ...], folder: Folder, download: Callable[[Any], Any] | None
 ) -> tuple[NDArray[Any], ...]:
     """Arrays from the file if a folder is named, else by download."""
-    if place := folder or os.environ.get(FOLDER_VARIABLE):
-        path = Path(place) / file
+    if found := place(folder, "folder") if folder is not None else os.environ.get(FOLDER_VARIABLE):
+        path = Path(found) / file
         if not path.is_file():
             raise FileNotFoundError(f"there is no {path}; name the folder that holds {file}, or none to download")
         with np.load(path) as arrays:

@@ -6,8 +6,10 @@ that name no argument come of that, or results that nobody asked for.
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Container
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,51 @@ def number(value: Any, name: str, remedy: str = "give a finite number") -> float
     if not np.isfinite(result):
         raise ValueError(f"{name} is {shown(value)}; {remedy}.")
     return result
+
+
+def count(value: Any, name: str, least: int = 1, most: int = 2**31 - 1) -> int:
+    """A whole number within limits, or an error that names the argument."""
+    if not whole(value, least, most):
+        raise ValueError(f"{name} is {shown(value)}; give a whole number from {least} to {most}.")
+    return int(value)
+
+
+def words(value: Any, name: str) -> list[str]:
+    """One word or several as a list."""
+    try:
+        found = [value] if isinstance(value, str) else list(value)
+    except TypeError:
+        found = [None]
+    if not all(isinstance(word, str) for word in found):
+        raise TypeError(f"{name} is {shown(value)}; give a name, or a list of names.")
+    return found
+
+
+def text(value: Any, name: str) -> str:
+    """Text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{name} is {shown(value)}; give text.")
+    return value
+
+
+def seed(value: Any, name: str = "random_seed") -> Any:
+    """What NumPy takes for a seed: nothing, whole numbers that are not negative, or a generator."""
+    given = value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1 else value
+    several = isinstance(given, list | tuple) and len(given) > 0
+    if not (
+        value is None
+        or isinstance(value, np.random.Generator | np.random.SeedSequence | np.random.BitGenerator)
+        or all(whole(v, 0, 2**128) for v in (given if several else [given]))
+    ):
+        raise ValueError(f"{name} is {shown(value)}; give a whole number that is not negative, a generator, or None.")
+    return value
+
+
+def place(value: Any, name: str) -> Path:
+    """A place for files, as a path; it need not exist."""
+    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
+        raise TypeError(f"{name} is {shown(value)}; give a path.")
+    return Path(value)
 
 
 def flag(value: Any, name: str) -> bool:

@@ -6,12 +6,14 @@ import csv
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pm_sysid.channels import FloatArray, Names
+from pm_sysid.doors import among, number, place, shown, whole, words
 
 type PathLike = str | os.PathLike[str]
 type Columns = dict[str, FloatArray]
@@ -38,15 +40,22 @@ def csv_columns(
     encoding: str,
 ) -> Columns:
     """Named columns of a text file; the one called `time` may hold ISO dates, which become seconds from the first."""
-    if decimal not in (".", ","):
+    path = place(path, "path")
+    if not among(decimal, (".", ",")):
         raise ValueError(f'decimal must be "." or ",", but is {decimal!r}')
-    if delimiter != "auto" and (not isinstance(delimiter, str) or len(delimiter) != 1):
+    if not among(delimiter, ("auto",)) and (not isinstance(delimiter, str) or len(delimiter) != 1):
         raise ValueError(f'delimiter must be "auto" or one character (" " for any spaces), but is {delimiter!r}')
     for what, count in (("skip", skip), ("unit_lines", unit_lines)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError(f"{what} must be a number of lines, 0 or more, but is {count!r}")
+        if not whole(count, 0):
+            raise ValueError(f"{what} must be a number of lines, 0 or more, but is {shown(count)}")
+    if not isinstance(encoding, str) or "\0" in encoding:
+        raise TypeError(f"encoding is {shown(encoding)}; give the name of an encoding, such as 'latin-1'")
+    columns = None if columns is None else words(columns, "columns")
+    missing = words(missing, "missing")
     try:
         lines = Path(path).read_text(encoding=encoding).rstrip().splitlines()
+    except LookupError as error:
+        raise ValueError(f"encoding is {encoding!r}, which Python does not know; give one such as 'latin-1'") from error
     except UnicodeDecodeError as error:
         raise ValueError(f'{path} is not text in {encoding}; pass encoding="latin-1", "utf-16" or what wrote it') from error
     if len(lines) <= skip:
@@ -56,14 +65,18 @@ def csv_columns(
     rows = _rows(lines[first:], delimiter)
     if not rows:
         raise ValueError(f"{path} has no rows below its header in line {first}")
-    for number, row in enumerate(rows, start=first + 1):
+    for line in range(first - unit_lines, first):
+        units = dict(zip(header, _cells(lines[line], delimiter), strict=False))
+        if all(_is_number(units.get(name, ""), decimal) for name in names):
+            raise ValueError(f"line {line + 1} of {path} holds numbers, no units, and unit_lines={unit_lines} would drop it")
+    for line, row in enumerate(rows, start=first + 1):
         if len(row) != len(header):
-            _check_row(path, number, row, header, decimal)
+            _check_row(path, line, row, header, decimal)
     tokens = _MISSING | {token.strip().lower() for token in missing}
     result = {}
     for name in names:
-        place = header.index(name)
-        cells, start = [row[place] for row in rows], first + 1
+        at = header.index(name)
+        cells, start = [row[at] for row in rows], first + 1
         dates = _seconds(cells) if name == time else None
         result[name] = _numbers(path, name, cells, start, decimal, tokens, unit_lines) if dates is None else dates
     return result
@@ -100,7 +113,11 @@ def _header(
     else:
         chosen = next((d for d in candidates if set(names) <= set(_cells(lines[skip], d))), "")
         if not chosen:
-            chosen = max(candidates, key=lambda d: len(_cells(lines[skip], d)))
+            # Cells of the same number in the header and below it are no accident.
+            below = lines[min(skip + 1, len(lines) - 1)]
+            width = {d: len(_cells(lines[skip], d)) for d in candidates}
+            regular = [d for d in candidates if width[d] > 1 and width[d] == len(_cells(below, d))]
+            chosen = max(regular or candidates, key=lambda d: width[d])
         header = _cells(lines[skip], chosen)
         _check_found(path, lines, skip, names, candidates, header)
     for name in names:
@@ -117,13 +134,15 @@ def _check_found(
     """Say which column is missing, and in which line it is found if in any."""
     if not (lacking := [name for name in names if name not in header]):
         return
-    for number, line in enumerate(lines[:_SEARCHED]):
+    for where, line in enumerate(lines[:_SEARCHED]):
         for d in candidates:
-            if number != skip and set(names) <= set(_cells(line, d)):
-                raise ValueError(f"the header of {path} is in line {number + 1}; pass skip={number}")
+            if where != skip and set(names) <= set(_cells(line, d)):
+                raise ValueError(f"the header of {path} is in line {where + 1}; pass skip={where}")
+    near = get_close_matches(lacking[0], [h for h in header if h], 1) or [h for h in header if lacking[0].lower() in h.lower()]
     raise ValueError(
-        f"there is no column {lacking[0]!r} in line {skip + 1} of {path}; there are {', '.join(filter(None, header))}; "
-        "pass skip=... if the header is further down, columns=[...] if there is none"
+        f"there is no column {lacking[0]!r} in line {skip + 1} of {path}{f' (is it {near[0]!r}?)' if near else ''}; there are "
+        f"{', '.join(repr(h) for h in header if h)}; pass delimiter=... if these are cut in the wrong places, skip=... if the "
+        "header is further down, columns=[...] if there is none"
     )
 
 
@@ -159,12 +178,21 @@ def _numbers(
             remedy = "correct it, or list it in missing=[...] if it marks a missing value"
             if i == 0:
                 remedy = f"pass unit_lines={unit_lines + 1} if the line holds units"
-            if "," in cell and decimal == ".":
-                remedy = 'pass decimal="," for decimal commas'
+            other = "." if decimal == "," else ","
+            if other in cell and _is_number(cell, other):
+                remedy = f'pass decimal="{other}" for decimal {"commas" if other == "," else "points"}'
             raise ValueError(
                 f"line {start + i} of {path} has {cell!r} in column {name!r}, which is no number; {remedy}"
             ) from None
     return values
+
+
+def _is_number(cell: str, decimal: str) -> bool:
+    try:
+        _number(cell, decimal)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(cell: str, decimal: str) -> float:
@@ -199,7 +227,8 @@ def mat_columns(path: PathLike, names: Sequence[str]) -> Columns:
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
-    if not Path(path).is_file():
+    path = place(path, "path")
+    if not path.is_file():
         raise FileNotFoundError(f"there is no {path}")
     try:
         content = loadmat(path, simplify_cells=True)
@@ -246,7 +275,7 @@ def wanted(inputs: Names, outputs: Names, time: str | None, fs: Any) -> list[str
     if (time is None) == (fs is None):
         given = "neither is given" if fs is None else f"both are given ({time!r}, {fs!r})"
         raise ValueError(f"pass either time, the column of the times in seconds, or fs, the sampling rate in Hz; {given}")
-    names = [*_listed(inputs), *_listed(outputs), *([time] if time is not None else [])]
+    names = [*_listed(inputs, "inputs"), *_listed(outputs, "outputs"), *([time] if time is not None else [])]
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"inputs, outputs and time must be names of columns, but {name!r} is {type(name).__name__}")
@@ -267,11 +296,13 @@ def record_arguments(
 
     A column of n channels becomes ``name1, ..., name{n}``; of `dotted` names channels keep what is behind the last dot.
     """
+    if not isinstance(scale, Mapping | None):
+        raise TypeError(f"scale is {shown(scale)}; give a dict of factors by column")
     factors = dict(scale or {})
     for name, factor in factors.items():
         if name not in columns:
             raise ValueError(f"scale names {name!r}, which is not read; it may name {', '.join(columns)}")
-        if isinstance(factor, bool) or not isinstance(factor, int | float | np.number) or not np.isfinite(factor) or not factor:
+        if isinstance(factor, bool) or not number(factor, f"scale[{name!r}]", "give a finite factor other than 0"):
             raise ValueError(f"scale[{name!r}] must be a finite factor other than 0, but is {factor!r}")
     columns = {name: values * factors.get(name, 1.0) for name, values in columns.items()}
     u, input_names = _channels(columns, inputs, dotted)
@@ -284,17 +315,26 @@ def record_arguments(
 
 
 def _rate(fs: Any) -> float:
-    if isinstance(fs, bool) or not isinstance(fs, int | float | np.number) or not (np.isfinite(fs) and fs > 0):
-        raise ValueError(f"fs must be a positive sampling rate in Hz, but is {fs!r}")
-    return float(fs)
+    try:
+        rate = 0.0 if isinstance(fs, bool) else number(fs, "fs")
+    except (TypeError, ValueError):
+        rate = 0.0
+    if not rate > 1e-100:
+        raise ValueError(f"fs must be a positive sampling rate in Hz, but is {shown(fs)}")
+    return rate
 
 
-def _listed(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names or ())
+def _listed(names: Names, argument: str = "inputs or outputs") -> list[str]:
+    if names is None or isinstance(names, str):
+        return [] if names is None else [names]
+    try:
+        return list(names)
+    except TypeError:
+        raise TypeError(f"{argument} is {shown(names)}; give names of columns, or None") from None
 
 
 def _channels(columns: Columns, names: Names, dotted: bool) -> tuple[FloatArray | None, Names]:
-    if not names:
+    if names is None or len(names) == 0:
         return None, None
     labels, arrays = [], []
     for name in _listed(names):

@@ -9,6 +9,7 @@ import pymc as pm
 import pytensor
 import xarray as xr
 
+from pm_sysid.doors import count
 from pm_sysid.likelihood import filter_variable
 from pm_sysid.moments import posterior_of
 from pm_sysid.problem import RecordData, Unknowns
@@ -71,6 +72,7 @@ def points_of(idata: Any, model: pm.Model, draws: int | None) -> list[list[np.nd
             sets = [{k: mean[k].to_numpy() for k in types}]
         else:
             total = posterior.sizes["chain"] * posterior.sizes["draw"]
+            draws = count(draws, "draws", most=total)
             picked = np.linspace(0, total - 1, draws).round().astype(int)
             pooled = {k: posterior[k].transpose("chain", "draw", ...).to_numpy() for k in types}
             flat = {k: v.reshape(total, *v.shape[2:]) for k, v in pooled.items()}

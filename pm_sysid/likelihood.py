@@ -17,6 +17,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
+from pm_sysid.context import model_of
 from pm_sysid.doors import among, number, shown
 from pm_sysid.initial import StartSpec, vector_entries
 from pm_sysid.problem import Problem, RecordData, Unknowns, check_params, check_records, vector
@@ -194,6 +195,8 @@ class ODEFilter:
         rv = ODEFilterRV.rv_op(problem, unknowns, shared, flat=flat, substeps=chosen, start=start.numeric())
         y = np.concatenate([r.output_matrix for r in records])
         observed = pytensor.shared(y[:, 0] if flat else y, f"{name}::y")
+        if not isinstance(dims, str | tuple | list | None):
+            raise TypeError(f"dims is {shown(dims)}; give the name of a dimension, or a tuple of them.")
         if dims is None:
             time, output = f"{name}_time", f"{name}_output"
             model.add_coord(time, time_coordinate(records), length=pytensor.shared(len(y), time))
@@ -246,9 +249,7 @@ def noise_entries(system: System, noise: Any) -> list[Any]:
 
 def filter_variable(name: str, model: pm.Model | None = None) -> tuple[ODEFilterRV, Any, pm.Model]:
     """Find the op, the random variable and the model of an :class:`ODEFilter` by name."""
-    model = pm.modelcontext(model)
-    if not isinstance(model, pm.Model):
-        raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or None for the one on the context stack.")
+    model = model_of(model)
     rv = model.named_vars.get(name) if isinstance(name, str) else None
     if rv is None or rv.owner is None or not isinstance(rv.owner.op, ODEFilterRV):
         names = [v.name for v in model.observed_RVs if v.owner is not None and isinstance(v.owner.op, ODEFilterRV)]

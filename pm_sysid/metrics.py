@@ -103,7 +103,7 @@ def time_dimension(array: xr.DataArray, name: str) -> str:
 
 def _rmse(y: FloatArray, yhat: FloatArray) -> FloatArray:
     seen = ~np.isnan(y)
-    with np.errstate(invalid="ignore"):  # nothing measured is 0 / 0
+    with np.errstate(invalid="ignore", over="ignore"):  # nothing measured is 0 / 0; a run that diverged is far off
         square = np.sum(np.square(y - yhat), axis=-1, where=seen) / seen.sum(axis=-1)
         return np.asarray(np.sqrt(square))
 

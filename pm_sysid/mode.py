@@ -14,6 +14,8 @@ from pymc.logprob.utils import ParameterValueError
 from pymc.pytensorf import join_nonshared_inputs
 from scipy.optimize import minimize
 
+from pm_sysid.context import model_of
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -76,7 +78,9 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
     >>> float(mode.covariance[0, 0]).__round__(6)
     4.0
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
+    if start is not None and not isinstance(start, Mapping):
+        raise TypeError(f"start is {type(start).__name__}; give a dict of numbers by the name of the free variables.")
     point = {**model.initial_point(), **unconstrained(start or {}, model)}
     objective = objective_of(model, point)
     x = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
@@ -137,7 +141,8 @@ def unconstrained(point: Mapping[str, Any], model: pm.Model) -> dict[str, np.nda
     """Value variables for free variables given by name; names the model does not have are an error."""
     unknown = set(point) - {v.name for v in model.free_RVs}
     if unknown:
-        raise ValueError(f"{sorted(unknown)} are no free variables of the model; it has {[v.name for v in model.free_RVs]}.")
+        names = [v.name for v in model.free_RVs]
+        raise ValueError(f"the start has {list(map(str, unknown))}, no free variables of the model; it has {names}.")
     values = {}
     for rv in model.free_RVs:
         if rv.name not in point:

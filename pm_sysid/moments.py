@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pm_sysid.doors import shown, whole, words
+
 
 def covariance(idata: Any, *, var_names: str | Sequence[str] | None = None) -> xr.DataArray:
     """Covariance matrix of the parameters over all posterior draws.
@@ -77,7 +79,7 @@ def correlation(idata: Any, *, var_names: str | Sequence[str] | None = None) -> 
 def elements(idata: Any, var_names: str | Sequence[str] | None = None) -> xr.DataArray:
     """Every scalar element of the variables of a posterior side by side, dims (chain, draw, parameter)."""
     posterior = posterior_of(idata)
-    names = [var_names] if isinstance(var_names, str) else var_names
+    names = None if var_names is None else words(var_names, "var_names")
     if names is None:
         names = [str(v) for v in posterior if not any(str(d).endswith("time") for d in posterior[v].dims)]
     if unknown := [n for n in names if n not in posterior]:
@@ -113,6 +115,6 @@ def thinned(posterior: xr.Dataset, draws: int | None) -> np.ndarray:
     chains, total = posterior.sizes["chain"], posterior.sizes["draw"]
     if draws is None:
         return np.arange(total)
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise ValueError(f"draws is {draws!r}; give a positive integer, or None for every draw.")
+    if not whole(draws):
+        raise ValueError(f"draws is {shown(draws)}; give a positive integer, or None for every draw.")
     return np.linspace(0, total - 1, min(-(-int(draws) // chains), total)).round().astype(int)

@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pm_sysid.doors import among
 from pm_sysid.moments import posterior_of, thinned
 from pm_sysid.target import Target
 
@@ -28,7 +29,7 @@ def evaluate(
     idata: Any, model: pm.Model | None, *, draws: int | None = None, space: Space = "model", mean: bool = True
 ) -> Likelihood:
     """Pointwise log-likelihood of posterior draws, and at their mean if asked for."""
-    if space not in ("model", "unconstrained"):
+    if not among(space, ("model", "unconstrained")):
         raise ValueError(f"space is {space!r}; give 'model' or 'unconstrained'.")
     model = pm.Model.get_context(error_if_none=False) if model is None else model
     posterior = posterior_of(idata)

@@ -15,6 +15,8 @@ import xarray as xr
 from pytensor.graph.traversal import ancestors
 
 from pm_sysid.batch import BatchRecurrence
+from pm_sysid.context import model_of
+from pm_sysid.doors import count, flag, seed
 from pm_sysid.initial import initial_state
 from pm_sysid.likelihood import ODEFilterRV, filter_variable
 from pm_sysid.moments import posterior_of
@@ -95,11 +97,11 @@ def predict(
     >>> runs["y"].dims, bool(np.isclose(runs["y"][1, -1], np.exp(-2.0), rtol=1e-4))
     (('draw', 'time'), True)
     """
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-        raise ValueError(f"draws is {draws!r}; give a positive integer.")
+    draws, every_step = count(draws, "draws"), flag(every_step, "every_step")
+    seed(random_seed)
     if every_step and isinstance(x0, Mapping) and any(np.ndim(v) for v in x0.values()):
         raise ValueError("x0 holds arrays; with every_step a run belongs to no draw, so give a number for each state.")
-    source = Source(idata, pm.modelcontext(model), name)
+    source = Source(idata, model_of(model), name)
     system, total = source.system, source.total
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     (fixed,) = source.values([source.params], places)
@@ -181,7 +183,7 @@ def predict_fitted(
     Arguments as for :func:`predict`. States whose initial value the model leaves uncertain start where a run with the mean
     parameters meets the first samples best.
     """
-    source = Source(idata, pm.modelcontext(model), name)
+    source = Source(idata, model_of(model), name)
     places = np.linspace(0, source.total - 1, min(int(draws), source.total)).round().astype(int)
     theta, starts, spread = source.values([source.params, *source.rv.owner.inputs[2:4]], places)
     sets = {p: theta[:, i] for i, p in enumerate(source.system.params)}

@@ -118,6 +118,7 @@ def check_records(system: System, data: TimeSeries | Sequence[TimeSeries], *, ne
                 f"{which} has {n_u} input channels {record.inputs}, but the system has the inputs {system.inputs}; "
                 "give one channel for each input, in the same order."
             )
+        _check_order(which, "inputs", record.inputs, system.inputs)
         if need_y:
             if record.y is None:
                 raise ValueError(f"{which} has no outputs; give the measured y, with NaN where a sample is missing.")
@@ -126,7 +127,18 @@ def check_records(system: System, data: TimeSeries | Sequence[TimeSeries], *, ne
                     f"{which} has {record.output_matrix.shape[1]} output channels {record.outputs}, but the system "
                     f"observes {system.outputs}; give one channel for each output, in the same order."
                 )
+        if record.output_matrix.shape[1] == len(system.outputs):
+            _check_order(which, "outputs", record.outputs, system.outputs)
     return records
+
+
+def _check_order(which: str, what: str, names: Sequence[str], expected: Sequence[str]) -> None:
+    """Refuse channels that have the system's names in another order; other names are taken as they come."""
+    if tuple(names) != tuple(expected) and set(names) == set(expected):
+        raise ValueError(
+            f"{which} has the {what} {tuple(names)} and the system {tuple(expected)}: the same in another order. Channels are "
+            "matched by order; reorder those of the record, or name them otherwise."
+        )
 
 
 def check_params(system: System, params: Mapping[str, Any]) -> list[Any]:

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 from pymc.distributions.simulator import SimulatorRV
 
 from pm_sysid.coordinates import Coordinates
+from pm_sysid.doors import words
 from pm_sysid.replicates import Prior
 from pm_sysid.target import checked
 
@@ -29,7 +30,7 @@ class Quantities:
 
     def __init__(self, model: pm.Model, var_names: str | Sequence[str] | None) -> None:
         free, known = [rv.name for rv in model.free_RVs], [v.name for v in [*model.free_RVs, *model.deterministics]]
-        names = free if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
+        names = free if var_names is None else words(var_names, "var_names")
         if unknown := [v for v in names if v not in known and v != LIKELIHOOD]:
             raise ValueError(
                 f"var_names has {unknown[0]!r}; the model has the variables {known}, and {LIKELIHOOD!r} is ranked too."

@@ -13,6 +13,7 @@ from pymc.pytensorf import replace_rng_nodes
 from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from pymc.step_methods.hmc.quadpotential import QuadPotentialFull
 
+from pm_sysid.doors import among, count
 from pm_sysid.likelihood import ODEFilterRV
 from pm_sysid.mode import climb, objective_of
 from pm_sysid.moments import posterior_of
@@ -229,7 +230,7 @@ def refit_of(fit: Any, model: pm.Model, options: Mapping[str, Any]) -> Refit:
         if options:
             raise TypeError(f"{sorted(options)} are settings of fits by name; let your own fit bring its settings.")
         return FunctionRefit(model, fit)
-    if fit not in FITS:
+    if not among(fit, FITS):
         raise ValueError(f"fit is {fit!r}; give one of {sorted(FITS)}, or a function of (model, rng) that returns draws.")
     return FITS[fit](model, **options)
 
@@ -241,9 +242,7 @@ def _constrained(prior: Prior, rows: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} is {value!r}; give a positive whole number.")
-    return int(value)
+    return count(value, name, most=10**8)
 
 
 def _initial(model: pm.Model) -> dict[str, float]:

@@ -15,6 +15,7 @@ from pymc.pytensorf import reseed_rngs
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pm_sysid.coordinates import Coordinates
+from pm_sysid.doors import among
 from pm_sysid.likelihood import ODEFilterRV, set_data
 from pm_sysid.target import checked
 from pm_sysid.timeseries import TimeSeries
@@ -152,7 +153,7 @@ class Replicates:
     """Parameters from the prior with records simulated from them, each reproducible by its seed alone."""
 
     def __init__(self, model: pm.Model, data: Data, generate: Generator) -> None:
-        if generate != "model" and not callable(generate):
+        if not among(generate, ("model",)) and not callable(generate):
             raise ValueError(f"generate is {generate!r}; give 'model', or a function of (params, rng) that returns a record.")
         self.data, self.generate = data, generate
         self.prior = Prior(model, observed=generate == "model")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pm_sysid.compare import compare_models
+from pm_sysid.compare import compare_models, validation_records
+from pm_sysid.doors import count, number, place, shown
 from pm_sysid.likelihood import ODEFilterRV
 from pm_sysid.pages.comparison import overview
 from pm_sysid.pages.html import document, figure, table
@@ -101,12 +102,14 @@ def report(
     except ImportError as error:
         raise ImportError('a report needs matplotlib; install it with: pip install "pm_sysid[plots]"') from error
     pairs = _pairs(model, idata)
-    checks = validation if isinstance(validation, list | tuple) else () if validation is None else (validation,)
-    for other in checks:
-        if not isinstance(other, TimeSeries):
-            raise TypeError(f"validation holds {type(other).__name__}; give a TimeSeries, or a list of them.")
-        if other.y is None:
-            raise ValueError("a record of validation has no outputs, so that nothing can be compared; give its y.")
+    checks = validation_records(validation)
+    runs, skip = count(runs, "runs"), number(skip, "skip", "give seconds, such as 0.5")
+    target = place(path, "path")
+    if not isinstance(title, str):
+        raise TypeError(f"title is {shown(title)}; give text.")
+    for label, value in (("units", units), ("x0", x0), ("evidence", evidence)):
+        if not isinstance(value, Mapping | None):
+            raise TypeError(f"{label} is {shown(value)}; give a dict, or None.")
     studies = {}
     for name, (one, draws) in pairs.items():
         records = _records(one, draws, record)
@@ -138,7 +141,6 @@ def report(
     parts += ["<h2>Data</h2>", *_data(first.records, "", first.units)]
     if checks:
         parts += _data({"": list(checks)}, "validation", first.units)
-    target = Path(path)
     target.write_text(document(title, [*parts, *bodies, _made()]), encoding="utf-8")
     return target
 
@@ -169,7 +171,9 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
     held = {name: Source(idata, model, name).records() for name in names}
     if given is None:
         return held
-    records = [given] if isinstance(given, TimeSeries) else list(given)
+    records = list(given) if isinstance(given, list | tuple) else [given]
+    if not all(isinstance(r, TimeSeries) for r in records):
+        raise TypeError(f"record is {shown(given)}; give a TimeSeries, or a list of them.")
     if len(names) > 1:
         raise ValueError(f"record is given, but the model has the filters {names}; leave it out: they are read from the model.")
     (known,) = held.values()

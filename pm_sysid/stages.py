@@ -36,9 +36,17 @@ def stages(idata: xr.DataTree) -> xr.Dataset:
 
 def group(idata: xr.DataTree, name: str) -> xr.Dataset:
     """Return a group of a result."""
+    if not holds(idata, name):
+        have = list(idata.children) if isinstance(idata, xr.DataTree) else f"is {type(idata).__name__}"
+        raise ValueError(f"idata has no group {name!r}: {have}; give the xarray.DataTree that sampling returned.")
     node = idata[name]
     assert isinstance(node, xr.DataTree)
     return node.to_dataset()
+
+
+def holds(idata: Any, name: str) -> bool:
+    """Whether something is a result with a group."""
+    return isinstance(idata, xr.DataTree) and name in idata.children
 
 
 def regular(columns: Mapping[str, Sequence[Any]], attrs: Mapping[Any, Any] | None = None) -> xr.Dataset:
@@ -100,7 +108,7 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
     >>> round(sid.log_evidence(idata).value, 1)
     -4.1
     """
-    found = stages(idata) if "sample_stats" in idata else xr.Dataset()
+    found = stages(idata) if holds(idata, "sample_stats") else xr.Dataset()
     name = "log_evidence" if "log_evidence" in found else "log_marginal_likelihood"
     if name not in found:
         raise ValueError("idata has no evidence; give the result of sample_ibis or pm.sample_smc.")

@@ -15,6 +15,8 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph.traversal import ancestors
 
+from pm_sysid.context import model_of
+from pm_sysid.doors import seed
 from pm_sysid.likelihood import ODEFilterRV, filter_variable
 from pm_sysid.problem import Problem, RecordData, Unknowns
 from pm_sysid.recurrence import Phase, Recurrence
@@ -142,12 +144,13 @@ def sample_states(
     >>> paths["outputs"].sizes["time"], bool(np.all(paths["states"].values == paths["outputs"].values))
     (6, True)
     """
+    seed(random_seed)
     passes = _Passes(name, model)
     given: Any = random_seed.integers(2**32, size=4) if isinstance(random_seed, np.random.Generator) else random_seed
-    seed = np.random.SeedSequence(given).entropy
+    entropy = np.random.SeedSequence(given).entropy
 
     def path(point: list[np.ndarray], place: tuple[int, int]) -> Arrays:
-        return passes.path(point, np.random.default_rng(np.random.SeedSequence(seed, spawn_key=place)))
+        return passes.path(point, np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=place)))
 
     return _over_draws(passes, idata, draws, path)
 
@@ -194,7 +197,7 @@ class _Passes:
     """The filter of a model, forward and backward at given parameters."""
 
     def __init__(self, name: str | None, model: pm.Model | None) -> None:
-        model = pm.modelcontext(model)
+        model = model_of(model)
         self.name = _only_filter(model) if name is None else name
         op, rv, _ = filter_variable(self.name, model)
         self.system, inputs = op.problem.system, rv.owner.inputs[1:]

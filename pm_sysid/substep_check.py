@@ -13,6 +13,8 @@ import pytensor.tensor as pt
 import xarray as xr
 from scipy.special import logsumexp
 
+from pm_sysid.context import model_of
+from pm_sysid.doors import count
 from pm_sysid.innovations import points_of
 from pm_sysid.likelihood import filter_variable
 from pm_sysid.moments import elements, posterior_of, thinned
@@ -22,8 +24,8 @@ from pm_sysid.timeseries import TimeSeries
 
 #: A posterior mean that moves by less than this many standard deviations stays where it is for every purpose.
 FINE, VISIBLE = 0.1, 0.5
-#: Below this share of effective draws reweighting says only that the posteriors differ.
-FEW = 0.1
+#: Below this share of effective draws reweighting says only that the posteriors differ; above the other, that they do not.
+FEW, MOST = 0.1, 0.8
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,22 +59,26 @@ class SubstepCheck:
     def level(self) -> str:
         """``"good"``, ``"look"`` or ``"bad"``."""
         size = abs(self.worst[1])
-        return "bad" if self.ess < FEW or not size < VISIBLE else "look" if size >= FINE else "good"
+        if self.ess < FEW or not size < VISIBLE:
+            return "bad"
+        return "look" if size >= FINE or self.ess < MOST else "good"
 
     @property
     def verdict(self) -> str:
         """What it means, in a sentence."""
         name, shift = self.worst
         steps = f"With {self.finer} instead of {self.substeps} filter steps a sample"
+        remedy = f"Build the ODEFilter with substeps={self.finer} (or a higher order) and sample again."
         if self.ess < FEW:
-            return (
-                f"{steps} the posterior would be another one (of 100 draws {100 * self.ess:.0f} would still count): "
-                "integration error biases it. Take more substeps or a higher order."
-            )
-        moved = f"{steps} no posterior mean would move by more than {abs(shift):.2g} standard deviations ({name})"
+            share = f"of 100 draws {100 * self.ess:.0f} would still count"
+            return f"{steps} the posterior would be another one ({share}): integration error biases it. {remedy}"
+        moved = f"{steps} the mean of {name} would move by {abs(shift):.2g} posterior standard deviations"
         if self.level == "good":
-            return f"{moved}: integration error does not matter here."
-        return f"{moved}: integration error {'can be seen in' if self.level == 'look' else 'biases'} it; take more substeps."
+            return f"{moved}, all others by less: integration error does not matter here."
+        if self.level == "bad":
+            return f"{moved}: integration error biases the posterior. {remedy}"
+        shape = f", and the posterior have another shape (of 100 draws {100 * self.ess:.0f} would still count)"
+        return f"{moved}{shape if self.ess < MOST else ''}: integration error can be seen. {remedy}"
 
     def __repr__(self) -> str:
         shifts = ", ".join(f"{name} {shift:+.2g}" for name, shift in self.shift.items())
@@ -137,14 +143,13 @@ def check_substeps(
     ...     _ = sid.ODEFilter("y", decay, record, dict(rate=rate), noise=0.1, x0=1.0, substeps=1)
     >>> draws = np.random.default_rng(1).normal(1.0, 0.05, (2, 200))
     >>> sid.check_substeps(xr.Dataset({"rate": (("chain", "draw"), draws)}), model=model)
-    With 2 instead of 1 filter steps a sample no posterior mean would move ... integration error does not matter here.
+    With 2 instead of 1 filter steps a sample the mean of rate would move ... integration error does not matter here.
       log-likelihood changes by ...
       shift in posterior standard deviations: rate ...
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     for label, value, least in (("factor", factor, 2), ("draws", draws, 2)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{label} is {value!r}; give an integer of {least} or more.")
+        count(value, label, least)
     label = only_filter(model) if name is None else name
     op, rv, _ = filter_variable(label, model)
     source = Source(idata, model, label)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from math import comb
 from typing import Any, Literal
 
 import numpy as np
@@ -104,14 +103,28 @@ def noise_level(records: Sequence[TimeSeries]) -> np.ndarray:
     too little is measured. A fast signal adds to it: it is an upper limit.
     """
     y = [r.output_matrix for r in records]
-    differences = np.concatenate([np.diff(v, n=DIFFERENCE, axis=0) for v in y])
+    differences = np.concatenate([_differences(r.t, v) for r, v in zip(records, y, strict=True)])
     levels = np.full(y[0].shape[1], np.inf)
     for i, d in enumerate(differences.T):
         d, seen = d[np.isfinite(d)], np.concatenate([v[:, i] for v in y])
         if len(d) >= 2 * DIFFERENCE:
-            rough = float(np.median(np.abs(d))) / 0.6745 / np.sqrt(comb(2 * DIFFERENCE, DIFFERENCE))
+            rough = float(np.median(np.abs(d))) / 0.6745
             levels[i] = max(rough, 1e-3 * float(np.nanstd(seen))) or np.inf
     return levels
+
+
+def _differences(t: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Divided differences (m, n_y) of neighbours, over their standard deviation for unit noise: regular times or not."""
+    if len(t) <= DIFFERENCE:
+        return np.empty((0, y.shape[1]))
+    near = np.lib.stride_tricks.sliding_window_view(t, DIFFERENCE + 1)
+    apart = near[:, :, None] - near[:, None, :]
+    apart = apart / np.abs(apart).max(axis=(1, 2), keepdims=True) + np.eye(DIFFERENCE + 1)
+    weights = 1 / np.prod(apart, axis=2)
+    weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+    values = np.lib.stride_tricks.sliding_window_view(y, DIFFERENCE + 1, axis=0)
+    differences: np.ndarray = np.einsum("mk,mjk->mj", weights, values)
+    return differences
 
 
 def log_likelihoods(

@@ -130,8 +130,8 @@ class System:
             ) from error
         except TypeError as error:
             raise TypeError(
-                f"{what} could not be traced: {error}. It receives symbolic values: use pm.math.sin instead of math.sin, "
-                "and pt.switch(condition, a, b) instead of if."
+                f"{what} could not be traced: it receives symbolic values, so write pm.math.sin instead of math.sin or np.sin, "
+                f"pm.math.sgn instead of np.sign, and pm.math.switch(condition, a, b) instead of if ({str(error).rstrip('.')})."
             ) from error
 
     def _lower(self, what: str, names: Sequence[str], outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Scalar]:

@@ -21,7 +21,9 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 
 from pm_sysid.batch import THREADS, BatchRecurrence, default_threads
+from pm_sysid.context import model_of
 from pm_sysid.coordinates import Coordinates
+from pm_sysid.doors import shown, whole
 from pm_sysid.likelihood import ODEFilterRV
 
 
@@ -92,7 +94,7 @@ class Target:
 
     def __post_init__(self) -> None:
         """Check the model and take its graphs apart."""
-        self.model = model = pm.modelcontext(self.model)
+        self.model = model = model_of(self.model)
         self.threads = default_threads() if self.threads is None else self.threads
         if not model.observed_RVs:
             raise ValueError("the model has no observed variable; give it a likelihood, such as pm_sysid.ODEFilter.")
@@ -237,6 +239,12 @@ class Target:
     # -- what samplers call -------------------------------------------------------------------------------------------
 
     def _check(self, particles: Any) -> np.ndarray:
+        try:
+            kind = np.asarray(particles).dtype.kind
+        except ValueError:
+            kind = "O"
+        if kind not in "biuf":
+            raise TypeError(f"particles are {shown(particles)}; give real numbers, one row a particle.")
         array = np.ascontiguousarray(particles, dtype=np.float64)
         if array.ndim != 2 or array.shape[1] != self.size or not len(array):
             raise ValueError(
@@ -256,8 +264,10 @@ class Target:
 
     @property
     def _n_threads(self) -> np.ndarray:
-        if isinstance(self.threads, bool) or not isinstance(self.threads, int | np.integer) or self.threads < 1:
-            raise ValueError(f"threads is {self.threads!r}; give a positive integer, or None for the environment's choice.")
+        if not whole(self.threads):
+            raise ValueError(
+                f"threads is {shown(self.threads)}; give a positive integer, or None for the environment's choice."
+            )
         return np.asarray(self.threads, dtype=np.int64)
 
     def log_prior(self, particles: Any) -> np.ndarray:

@@ -12,6 +12,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy import stats
 
+from pm_sysid.doors import words
 from pm_sysid.stages import group
 
 __all__ = ["CalibrationTests", "calibration_tests"]
@@ -168,7 +169,9 @@ def calibration_tests(
         raise ValueError(f"level is {level!r}; give a probability between 0 and 1, such as 0.99.")
     found = group(result, "calibration")
     labels = found["parameter"].values.tolist()
-    names = labels if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
+    names = labels if var_names is None else words(var_names, "var_names")
+    if not names:
+        raise ValueError("var_names is empty; give parameters, or None for all.")
     if unknown := [v for v in names if v not in labels]:
         raise ValueError(f"no parameter {unknown[0]!r} was ranked; there are {', '.join(labels)}.")
     fits, failed = found.sizes["fit"], int(found["failed"].sum())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import pytensor.tensor as pt
 
+from pm_sysid.doors import among, number
+from pm_sysid.models.sensors import choose
 from pm_sysid.system import System
 
 #: Parameters of each law of friction.
@@ -71,18 +72,16 @@ def friction_oscillator(
     >>> sid.models.friction_oscillator("tanh").params
     ('m', 'c', 'k', 'k3', 'Fc', 'beta')
     """
-    if kind not in LAWS:
+    if not among(kind, LAWS):
         raise ValueError(f"kind is {kind!r}; give one of {list(LAWS)}.")
-    if not (math.isfinite(v_s) and v_s >= 0):
+    if not number(v_s, "v_s", "give a small speed in m/s") >= 0:
         raise ValueError(f"v_s is {v_s!r}; give a small speed in m/s, such as 1e-3, or 0 for the exact sign.")
-    if not math.isfinite(g):
+    if not abs(number(g, "g", "give the gravity along the guide in m/s^2")) < 1e30:
         raise ValueError(f"g is {g!r}; give the gravity along the guide in m/s^2, such as 9.81, or 0.")
     sensors: dict[str, Any] = {
         "displacement": lambda t, x, dx, u, p: x.z,
         "acceleration": lambda t, x, dx, u, p: dx.v + u.a,
     }
-    if observe not in sensors:
-        raise ValueError(f"observe is {observe!r}; give one of {sorted(sensors)}.")
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
         force = -p.c * x.v - p.k * x.z - p.k3 * x.z**3
@@ -97,5 +96,5 @@ def friction_oscillator(
         states=("z", "v"),
         inputs=("a",),
         params=("m", "c", "k", "k3", *LAWS[kind]),
-        observe=sensors[observe],
+        observe=choose(observe, sensors),
     )

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytensor.tensor as pt
 
+from pm_sysid.doors import flag
 from pm_sysid.models.elements import direction, speed_width
 from pm_sysid.models.sensors import choose
 from pm_sysid.system import System
@@ -59,6 +60,8 @@ def pendulum(
         "velocity": lambda t, x, dx, u, p: x.omega,
         "acceleration": lambda t, x, dx, u, p: dx.omega,
     }
+
+    friction = flag(friction, "friction")
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
         torque = u.tau - p.c * x.omega - p.G * pt.sin(x.theta)

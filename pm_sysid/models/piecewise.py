@@ -12,7 +12,8 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph.basic import Variable
 
-from pm_sysid.doors import flag, shown, whole
+from pm_sysid.doors import among, flag, number, shown, text, whole
+from pm_sysid.models.sensors import choose
 from pm_sysid.system import System
 
 #: Regions beyond which a law is no longer one.
@@ -60,6 +61,7 @@ def piecewise_linear(x: Any, slope: Any, slopes: Sequence[Any], breakpoints: Seq
     >>> sid.models.piecewise_linear(np.array([-2.0, -1.0, 0.0, 0.5, 1.5]), **stops)
     array([-4. , -1. ,  0. ,  0.5,  7.5])
     """
+    x, slope = _real("x", x), _real("slope", slope)
     corners = _corners(slope, slopes, breakpoints)
     maximum = _operations(x, slope, *(v for corner in corners for v in corner)).maximum
     force = slope * x
@@ -114,15 +116,13 @@ def piecewise_oscillator(
     ('m', 'k0', 'c0', 'c1', 'v1')
     """
     n = _breakpoints(regions)
-    if nonlinear not in ("stiffness", "damping"):
+    if not among(nonlinear, ("stiffness", "damping")):
         raise ValueError(f"nonlinear is {nonlinear!r}; give 'stiffness' or 'damping'.")
     sensors: dict[str, Any] = {
         "acceleration": lambda t, x, dx, u, p: dx.v,
         "displacement": lambda t, x, dx, u, p: x.z,
         "velocity": lambda t, x, dx, u, p: x.v,
     }
-    if observe not in sensors:
-        raise ValueError(f"observe is {observe!r}; give one of {sorted(sensors)}.")
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
         if nonlinear == "stiffness":
@@ -138,7 +138,7 @@ def piecewise_oscillator(
         states=("z", "v"),
         inputs=("u",),
         params=(*first, *_names(slope, n), *_names(breakpoint_, n)),
-        observe=sensors[observe],
+        observe=choose(observe, sensors),
     )
 
 
@@ -243,9 +243,11 @@ def piecewise_constraints(
     ['piecewise_slopes', 'piecewise_breakpoints']
     """
     for what, value in (("difference", difference), ("separation", separation)):
-        if not (np.isscalar(value) and np.isfinite(value) and value >= 0):  # type: ignore[arg-type, operator]
+        if not 0 <= number(value, what, "give a number that is zero or positive") < 1e30:
             raise ValueError(f"{what} is {value!r}; give a number that is zero or positive.")
-    corners = _corners(pt.as_tensor(slope), slopes, breakpoints)
+    ordered, name = flag(ordered, "ordered"), text(name, "name")
+    difference, separation = float(difference), float(separation)
+    corners = _corners(pt.as_tensor(_real("slope", slope)), slopes, breakpoints)
     apart = [abs(c.slope - c.inner) >= difference * pt.maximum(abs(c.slope), abs(c.inner)) for c in corners]
     at = [c.at for c in corners]
     if ordered:
@@ -274,6 +276,19 @@ class _Corner(NamedTuple):
     side: Any
     slope: Any
     inner: Any
+
+
+def _real(name: str, value: Any) -> Any:
+    """Symbols and labelled numbers as they are, other numbers as an array."""
+    if isinstance(value, Variable | xr.DataArray):
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} is {shown(value)}; give real numbers, an array of them, or a tensor.")
+    return array if array.ndim else array[()]
 
 
 def _operations(*values: Any) -> _Operations:
@@ -317,7 +332,7 @@ def _entries(what: str, values: Any) -> list[Any]:
     array = isinstance(values, np.ndarray | xr.DataArray) and values.ndim > 0
     if isinstance(values, str) or not (array or isinstance(values, Sequence)):
         raise TypeError(f"{what} is {values!r}; give a sequence with one entry for each breakpoint.")
-    return list(values)
+    return [_real(what, value) for value in values]
 
 
 def _breakpoints(regions: Any) -> int:

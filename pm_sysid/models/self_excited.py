@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pm_sysid.doors import flag
 from pm_sysid.models.sensors import motion_sensor
 from pm_sysid.system import System
 
@@ -49,6 +50,7 @@ def van_der_pol(
       outputs     y
       parameters  m, c, k, a (each needs a value or a prior)
     """
+    forced = flag(forced, "forced")
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
         force = p.c * (1.0 - (x.z / p.a) ** 2) * x.v - p.k * x.z

@@ -105,7 +105,7 @@ def _figures(case: Case) -> Iterator[_Drawing]:
         found = innovations(case.idata, case.filter, model=case.model)["standardised"].to_numpy()
         u = [record.input_matrix[:, 0] for record, _ in fitted if record.inputs]
         options: dict[str, Any] = {"u": np.concatenate(u) if u else None, "lags": min(50, len(found) // 4)}
-        options["fs"] = fitted[0][0].fs or 1.0
+        options |= {"t": fitted[0][0].t} if len(fitted) == 1 else {"fs": None}
         for i, output in enumerate(filter_variable(case.filter, case.model)[0].problem.system.outputs):
             e = found[:, i]
             if np.isfinite(e).sum() > 20:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from html import escape
@@ -54,6 +54,11 @@ class Study:
         ]
         if self.validation:
             parts.append(("Validation", self._validation()))
+        else:
+            text = (
+                "Nothing was tried on a record that the fit has not seen; give one by validation=... to know how far it holds."
+            )
+            self.verdicts.append(Verdict("look", text))
         return parts
 
     @cached_property
@@ -79,8 +84,9 @@ class Study:
             html += [equation(line) for line in problem.system.equations]
             solver = f"EK{1 if form.linearisation else 0} of order {form.order}"
             diffusion = "quasi-maximum-likelihood" if problem.calibrated else "dynamic" if form.dynamic else "fixed or free"
+            steps = f"{op.substeps} filter step{'s' * (op.substeps > 1)}"
             html.append(
-                f"<p>Solved by a probabilistic filter, {solver}, {diffusion} diffusion, {op.substeps} filter steps a sample; "
+                f"<p>Solved by a probabilistic filter, {solver}, {diffusion} diffusion, {steps} a sample; "
                 f"the input is {BETWEEN_SAMPLES[self.records[name][0].intersample]} between samples. "
                 f"Measured as <i>{escape(', '.join(problem.system.outputs))}</i> in the variable <i>{escape(name)}</i>.</p>"
             )
@@ -93,8 +99,8 @@ class Study:
         found = judge.diagnose(posterior, self.names)
         priors = {str(v.name): _prior_text(v) for v in self.model.free_RVs}
         with_prior, known = self._prior()
-        header = ["", "unit", "prior", "mean", "sd", "94 % interval", "R-hat", "ESS bulk", "ESS tail"]
-        html = [table(header, judge.parameter_rows(found, priors, self.units), texts=(1, 2))]
+        header = ["", "unit", "prior", "94 % of prior", "mean", "sd", "94 % of posterior", "R-hat", "ESS bulk", "ESS tail"]
+        html = [table(header, judge.parameter_rows(found, priors, known, self.units), texts=(1, 2))]
         related = correlation(self.idata, var_names=self.names).to_numpy() if len(found.names) > 1 else np.ones((1, 1))
         self.verdicts += judge.sampling(self.idata, found)
         self.verdicts += judge.information(found, known, related)
@@ -135,8 +141,6 @@ class Study:
         return f"<p>{sizes}{escape(made)}{spent}.</p>"
 
     def _fit(self) -> list[str]:
-        from pm_sysid import plot_fit
-
         html: list[str] = []
         for name, records in self.records.items():
             fitted = predict_fitted(self.idata, model=self.model, name=name, draws=min(self.runs, 50))
@@ -145,7 +149,7 @@ class Study:
                 html += self._judged(which, name, record, runs)
                 for output in _outputs(name, self.model):
                     caption = f"{which}, {output}: median and 94 % band of posterior draws, without measurement noise"
-                    html.append(figure(caption, partial(plot_fit, _renamed(record, runs), runs, output=output), self.units))
+                    html.append(figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units))
         return html
 
     def _judged(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset) -> Iterator[str]:
@@ -177,7 +181,9 @@ class Study:
                 tests = residual_tests(found[:, i], u, lags=min(25, lags))
                 self.verdicts += judge.residual(output, tests)
                 html.append(f"<pre>{escape(output)}: {escape(str(tests))}</pre>")
-                options: dict[str, Any] = {"u": u, "fs": records[0].fs or 1.0, "lags": lags}
+                options: dict[str, Any] = {"u": u, "lags": lags}
+                # Several records follow each other, so that their times would go back.
+                options |= {"t": records[0].t} if len(records) == 1 else {"fs": None}
                 html.append(figure(f"Residuals of {output}", partial(plot_residuals, found[:, i], **options), self.units))
         return html
 
@@ -190,8 +196,6 @@ class Study:
         return html
 
     def _validation(self) -> list[str]:
-        from pm_sysid import plot_fit
-
         (name,) = self.records
         html: list[str] = []
         for r, record in enumerate(self.validation):
@@ -201,7 +205,7 @@ class Study:
             self.verdicts += judge.coverage(self.records[name], record)
             for output in _outputs(name, self.model):
                 caption = f"{which}, {output}: median and 94 % band of posterior draws, without measurement noise"
-                html.append(figure(caption, partial(plot_fit, _renamed(record, runs), runs, output=output), self.units))
+                html.append(figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units))
         return html
 
 
@@ -214,6 +218,14 @@ def _renamed(record: TimeSeries, runs: xr.Dataset) -> TimeSeries:
     """Record whose outputs have the names of the system."""
     names = [str(v) for v in runs.data_vars][: record.output_matrix.shape[1]]
     return record.replace(outputs=names)
+
+
+def _fit_figure(record: TimeSeries, runs: xr.Dataset, output: str) -> Callable[[], Any]:
+    """The whole record, and its last tenth enlarged."""
+    from pm_sysid import plot_fit
+
+    zoom = (float(record.t[-1] - 0.1 * (record.t[-1] - record.t[0])), float(record.t[-1])) if len(record) > 100 else None
+    return partial(plot_fit, record, runs, output=output, zoom=zoom, figsize=(9.5, 4.2))
 
 
 def _which(what: str, r: int, count: int) -> str:

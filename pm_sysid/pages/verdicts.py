@@ -178,8 +178,8 @@ def run(what: str, output: str, error: float, fit: float, noise: float | None) -
         return Verdict(level, f"{text}.")
     ratio = error / noise
     if ratio < 1.2:
-        return Verdict("good", f"{text}; what it misses is the noise ({ratio:.2f} times).")
-    text = f"{text}; it misses by {ratio:.2g} times the noise"
+        return Verdict("good", f"{text}; its error is {ratio:.2f} times the noise, as small as can be.")
+    text = f"{text}; its error is {ratio:.2g} times the noise"
     if ratio < 3:
         return Verdict("look", f"{text}: small systematic errors remain.")
     if fit > 90:
@@ -189,30 +189,38 @@ def run(what: str, output: str, error: float, fit: float, noise: float | None) -
 
 def coverage(trained: Sequence[TimeSeries], record: TimeSeries) -> Iterator[Verdict]:
     """Whether a record of validation goes where the data of the fit have been."""
-    for kind in ("input_matrix", "output_matrix"):
-        known = np.concatenate([getattr(r, kind) for r in trained])
-        new = getattr(record, kind)
-        names = record.inputs if kind == "input_matrix" else record.outputs
-        for i, name in enumerate(names[: known.shape[1]] if np.isfinite(known).any() and np.isfinite(new).any() else ()):
+    beyond: dict[str, float] = {}
+    for kind, names in (("input_matrix", record.inputs), ("output_matrix", record.outputs)):
+        known, new = np.concatenate([getattr(r, kind) for r in trained]), getattr(record, kind)
+        for i, name in enumerate(names[: known.shape[1]]):
+            if not (np.isfinite(known[:, i]).any() and np.isfinite(new[:, i]).any()):
+                continue
             low, high = np.nanmin(known[:, i]), np.nanmax(known[:, i])
-            beyond = max(np.nanmax(new[:, i]) - high, low - np.nanmin(new[:, i])) / max(high - low, np.finfo(float).tiny)
-            if beyond > 0.1:
-                text = f"Validation takes {name} {100 * beyond:.0f} % beyond the range of the fit"
-                yield Verdict("look", f"{text}: a test of the model's structure, and no guarantee elsewhere.")
+            out = max(np.nanmax(new[:, i]) - high, low - np.nanmin(new[:, i])) / max(high - low, np.finfo(float).tiny)
+            if out > 0.1:
+                beyond[name] = 100 * out
+    if beyond:
+        parts = _listed([f"{name} ({value:.0f} %)" for name, value in beyond.items()])
+        text = f"The record of validation goes beyond the range of the fit in {parts}"
+        yield Verdict("look", f"{text}: what holds there holds for that record; the prediction of others is a guess.")
 
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def parameter_rows(found: Diagnostics, priors: Mapping[str, str], units: Mapping[str, str]) -> list[list[str]]:
-    """Rows of a table: name, unit, prior, posterior, diagnostics."""
+def parameter_rows(
+    found: Diagnostics, priors: Mapping[str, str], known: Diagnostics | None, units: Mapping[str, str]
+) -> list[list[str]]:
+    """Rows of a table: name, unit, prior and where it lies, posterior, diagnostics."""
     rows = []
+    ranges = {n: f"{a:.3g} to {b:.3g}" for n, a, b in zip(known.names, known.low, known.high, strict=True)} if known else {}
     for i, name in enumerate(found.names):
         base = name.split("[")[0]
         number = [f"{found.mean[i]:.5g}", f"{found.std[i]:.2g}", f"{found.low[i]:.5g} to {found.high[i]:.5g}"]
         quality = [_or_dash(found.r_hat[i], ".3f"), _or_dash(found.ess_bulk[i], ".0f"), _or_dash(found.ess_tail[i], ".0f")]
-        rows.append([name, units.get(name, units.get(base, "")), priors.get(base, ""), *number, *quality])
+        prior = [priors.get(base, ""), ranges.get(name, "")]
+        rows.append([name, units.get(name, units.get(base, "")), *prior, *number, *quality])
     return rows
 
 

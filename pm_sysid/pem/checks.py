@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pm_sysid.doors import shown, whole
 from pm_sysid.metrics import fit_percent, rmse
 from pm_sysid.pem.bayes import deviations
 from pm_sysid.pem.filters import Filter, KalmanFilter, Motion, joined, tangents
@@ -78,8 +79,8 @@ def innovations(fit: Any, record: TimeSeries | int | None, x0: Any) -> xr.Datase
 def predict(fit: Any, k: float, record: TimeSeries | int | None, x0: Any) -> xr.Dataset:
     """Outputs predicted ``k`` samples ahead; see :meth:`PEMResult.predict`."""
     endless = isinstance(k, float) and math.isinf(k) and k > 0
-    if not endless and (isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1):
-        raise ValueError(f"k is {k!r}; give a positive integer, or infinity for the free run.")
+    if not endless and not whole(k):
+        raise ValueError(f"k is {shown(k)}; give a positive integer, or infinity for the free run.")
     chosen, filter, start = on_record(fit, record, x0)
     system = filter.system
     params, _ = fit.setup.unknowns.layout.place(fit.x)
@@ -261,11 +262,13 @@ def compare_fits(
     """
     named = dict(fits) if isinstance(fits, Mapping) and not hasattr(fits, "setup") else {"fit": fits}
     if not named or not all(hasattr(f, "setup") for f in named.values()):
-        raise TypeError(f"fits is {fits!r}; give a PEMResult, or a dict of them by name.")
-    if isinstance(records, TimeSeries):
-        given = {"record": records}
-    else:
-        given = dict(records) if isinstance(records, Mapping) else {f"record {i}": r for i, r in enumerate(records)}
+        raise TypeError(f"fits is {shown(fits)}; give a PEMResult, or a dict of them by name.")
+    several: dict[str, Any] = (
+        {f"record {i}": r for i, r in enumerate(records)} if isinstance(records, list | tuple) else {"record": records}
+    )
+    given: dict[str, Any] = dict(records) if isinstance(records, Mapping) else several
+    if not given or not all(isinstance(r, TimeSeries) for r in given.values()):
+        raise TypeError(f"records is {shown(records)}; give a TimeSeries, a list of them, or a dict of them by name.")
     fit_rows: dict[tuple[str, str], dict[str, float]] = {}
     rmse_rows: dict[tuple[str, str], dict[str, float]] = {}
     predictions: dict[tuple[str, str], xr.Dataset] = {}

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pm_sysid.doors import among
 from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
 from pm_sysid.pem.predictors import ExtendedKalman, Predictor
 from pm_sysid.pem.problem import Setup, Unknowns, set_up
@@ -106,12 +107,12 @@ def fit_pem(
     >>> fit.success, round(fit.p["rate"], 5)
     (True, 1.5)
     """
-    if objective not in ("mse", "likelihood"):
+    if not among(objective, ("mse", "likelihood")):
         raise ValueError(f"objective is {objective!r}; give 'mse' or 'likelihood'.")
-    if method not in ("lm", "bfgs", "trust"):
+    if not among(method, ("lm", "bfgs", "trust")):
         raise ValueError(f"method is {method!r}; give 'lm', 'bfgs' or 'trust'.")
-    if options is not None and not isinstance(options, Mapping):
-        raise TypeError(f"options is {type(options).__name__}; give a dict of what SciPy takes.")
+    if not isinstance(options, Mapping | None) or not all(isinstance(k, str) for k in options or ()):
+        raise TypeError(f"options is {type(options).__name__}; give a dict of what SciPy takes, by name.")
     predictor = ExtendedKalman() if predictor is None else predictor
     setup = set_up(system, data, p_guess, predictor, x0, estimate_x0, bounds, P0, fixed, objective)
     unknowns = setup.unknowns

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from pm_sysid.doors import number
 from pm_sysid.solver import EK1, Solver
 from pm_sysid.substeps import checked_substeps
 from pm_sysid.system import System
@@ -52,8 +53,11 @@ def read_noise(what: str, value: Any, channels: Sequence[str], *, positive: bool
     if isinstance(value, Mapping):
         return _by_name(what, value, channels, positive)
     try:
+        real = np.asarray(value).dtype.kind in "biuf"
+        if not real:
+            raise TypeError("no real numbers")
         matrix = np.asarray(value, dtype=float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
             f"{what} is {type(value).__name__}; give a number, a matrix, a dict by channel, or 'estimate'."
         ) from error
@@ -199,8 +203,9 @@ class UnscentedKalman(_Kalman):
         super().__post_init__()
         for name in ("alpha", "beta", "kappa"):
             value = getattr(self, name)
-            if isinstance(value, bool) or np.ndim(value) or not np.isfinite(float(value)):
+            if isinstance(value, bool):
                 raise ValueError(f"UnscentedKalman: {name} is {value!r}; give a finite number.")
+            number(value, f"UnscentedKalman: {name}")
         if self.alpha <= 0:
             raise ValueError(f"UnscentedKalman: alpha is {self.alpha!r}; it must be positive.")
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from pm_sysid.doors import number
 from pm_sysid.pem.filters import Filter, KalmanFilter, ProbabilisticFilter
 from pm_sysid.pem.objective import Layout
 from pm_sysid.pem.predictors import ESTIMATE, Noise, Predictor, ProbabilisticKalman, as_predictor
@@ -116,8 +117,7 @@ def _fixed(system: System, fixed: Mapping[str, float] | None) -> dict[str, float
     for name, value in fixed.items():
         if name not in system.params:
             raise ValueError(f"fixed names {name!r}, which is no parameter of the system: {system.params}.")
-        if np.ndim(value) or not np.isfinite(float(value)):
-            raise ValueError(f"fixed[{name!r}] is {value!r}; give a finite number.")
+        number(value, f"fixed[{name!r}]")
     return {name: float(value) for name, value in fixed.items()}
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pm_sysid.doors import count, flag, shown
 from pm_sysid.moments import posterior_of
-from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, Panels, panels
-from pm_sysid.stages import group
+from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, Panels, panels, probability, size, values_of
+from pm_sysid.stages import group, holds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,10 +52,11 @@ def plot_abc(
     -----
     Compare Nayek et al. (2023), Figures 8, 13 and 15.
     """
-    if "populations" not in idata:
+    share = flag(share, "share")
+    if not holds(idata, "populations"):
         raise ValueError("idata has no group 'populations'; give the result of sample_abc_ns.")
     rounds = group(idata, "populations")
-    top, middle, bottom = canvas = panels("axes", axes, [(3, 1)], figsize or (7.0, 6.0), sharex=True).ravel()
+    top, middle, bottom = canvas = panels("axes", axes, [(3, 1)], size(figsize) or (7.0, 6.0), sharex=True).ravel()
     number = rounds["population"].values
     top.semilogy(number, rounds["threshold"], color=MODEL, label="threshold")
     top.semilogy(number, np.maximum(rounds["best"], 1e-300), color=DATA, lw=1, label="best particle")
@@ -129,7 +131,17 @@ def plot_restoring_force(
     -----
     Compare Nayek et al. (2023), Figures 10, 17 and 19.
     """
-    at = np.asarray(x, dtype=float)
+    if not callable(force):
+        raise TypeError(f"force is {type(force).__name__}; give a function of (x, p)")
+    draws, hdi = count(draws, "draws"), probability(hdi, "hdi")
+    at = values_of(x, "x")
+    known = None if truth is None else values_of(truth, "truth", at.size)
+    points = None
+    if data is not None:
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise TypeError(f"data is {shown(data)}; give a pair of arrays: measured argument, measured force")
+        first = values_of(data[0], "data")
+        points = first, values_of(data[1], "data", first.size)
     stacked = posterior_of(idata).stack(__sample__=("chain", "draw")).transpose("__sample__", ...)
     n = stacked.sizes["__sample__"]
     picked = np.linspace(0, n - 1, min(draws, n)).round().astype(int)
@@ -141,15 +153,15 @@ def plot_restoring_force(
             f"force(x, p) has the shape {forces.shape} for x of {(1, len(at))} and parameters of {(len(picked), 1)}; return "
             f"{(len(picked), len(at))}."
         )
-    canvas: Axes = panels("ax", ax, [(1, 1)], figsize or (6.0, 4.0)).ravel()[0]
-    if data is not None:
-        canvas.plot(*(np.asarray(d) for d in data), ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")
+    canvas: Axes = panels("ax", ax, [(1, 1)], size(figsize) or (6.0, 4.0)).ravel()[0]
+    if points is not None:
+        canvas.plot(*points, ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")
     canvas.plot(at, forces.T, color=MODEL, lw=0.4, alpha=min(1.0, 10 / len(picked)), rasterized=True)
     low, high = np.quantile(forces, [(1 - hdi) / 2, (1 + hdi) / 2], axis=0)
     canvas.fill_between(at, low, high, color=MODEL, alpha=0.25, lw=0, label=f"{100 * hdi:.0f} % of the draws")
     canvas.plot(at, forces.mean(axis=0), color=MODEL, lw=1.5, label="mean")
-    if truth is not None:
-        canvas.plot(at, np.asarray(truth), color=TRUTH, lw=1, ls="--", label="truth")
+    if known is not None:
+        canvas.plot(at, known, color=TRUTH, lw=1, ls="--", label="truth")
     canvas.set_xlabel(xlabel)
     canvas.set_ylabel(ylabel)
     canvas.legend(frameon=False, fontsize="small")

@@ -9,8 +9,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, draw_line, panels
-from pm_sysid.stages import group
+from pm_sysid.doors import shown, whole, words
+from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, draw_line, known, panels, size
+from pm_sysid.stages import group, holds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,28 +64,29 @@ def plot_annealing(
     -----
     Compare Green (2015), Figures 5-7.
     """
-    if "sample_stats" not in idata.children or "n_data" not in group(idata, "sample_stats"):
+    if not holds(idata, "sample_stats") or "n_data" not in group(idata, "sample_stats"):
         raise ValueError("idata has no statistic 'n_data'; give the result of pm.sample(step=sid.DataAnnealing(...)).")
     posterior = group(idata, "posterior")
-    if not 0 <= chain < posterior.sizes["chain"]:
-        raise ValueError(f"chain is {chain}; there are {posterior.sizes['chain']}, counted from 0.")
+    if not whole(chain, 0, posterior.sizes["chain"] - 1):
+        raise ValueError(f"chain is {shown(chain)}; there are {posterior.sizes['chain']}, counted from 0.")
+    true = known(truth)
     scalar = [str(v) for v in posterior if set(posterior[v].dims) == {"chain", "draw"}]
-    names = [var_names] if isinstance(var_names, str) else scalar[:_MOST_PARAMETERS] if var_names is None else list(var_names)
-    if unknown := [name for name in [*names, *(truth or {})] if name not in scalar]:
+    names = scalar[:_MOST_PARAMETERS] if var_names is None else words(var_names, "var_names")
+    if unknown := [name for name in [*names, *true] if name not in scalar]:
         raise ValueError(f"the posterior has no scalar parameter {unknown[0]!r}; it has {', '.join(scalar)}.")
     phases = ["warmup_", ""] if "warmup_posterior" in idata.children else [""]
     rows = [("sample_stats", "n_data", "samples"), ("sample_stats", "accept_rate", "acceptance")]
     rows += [("posterior", name, name) for name in names]
     shape = (len(rows), len(phases))
-    grid = panels("axes", axes, [shape], figsize or (4.6 * len(phases), 1.3 * len(rows) + 0.5), sharex="col")
+    grid = panels("axes", axes, [shape], size(figsize) or (4.6 * len(phases), 1.3 * len(rows) + 0.5), sharex="col")
     for line, (place, name, label) in zip(grid, rows, strict=True):
         first = 1
         for panel, phase in zip(line, phases, strict=True):
             values = group(idata, phase + place)[name].transpose("chain", "draw", ...).to_numpy().astype(float)
             _draw_chains(panel, values.reshape(*values.shape[:2]), first, chain)
             first += values.shape[1]
-            if truth and name in truth and place == "posterior":
-                panel.axhline(float(np.asarray(truth[name])), color=TRUTH, lw=1, ls="--", label="truth")
+            if name in true and place == "posterior":
+                panel.axhline(true[name], color=TRUTH, lw=1, ls="--", label="truth")
         line[0].set_ylabel(label)
     most = float(group(idata, "sample_stats")["n_data"].max())
     for panel in grid[0]:

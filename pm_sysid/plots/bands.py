@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 
-from pm_sysid.plots.canvas import AxesArray, Panels, panels
+from pm_sysid.plots.canvas import AxesArray, Panels, interval, panels, probability, size
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.timeseries import TimeSeries
 
@@ -63,13 +63,14 @@ def plot_prediction(
     >>> second.get_title(loc="left")
     'Coulomb'
     """
+    window, hdi = interval(window, "window"), probability(hdi, "hdi")
     several = isinstance(predictions, Mapping) and not isinstance(predictions, xr.Dataset)
     sets: dict[str, Any] = dict(predictions) if several else {"": predictions}
     if not sets:
         raise ValueError("there are no predictions to draw; give a mapping of labels to predictions.")
     count = len(sets)
     shared = {"sharex": True, "sharey": True}
-    used = panels("ax", ax, [(count, 1)], figsize or (6.4, 1.9 * count + 0.6), **shared).ravel()
+    used = panels("ax", ax, [(count, 1)], size(figsize) or (6.4, 1.9 * count + 0.6), **shared).ravel()
     for panel, (label, runs) in zip(used, sets.items(), strict=True):
         plot_fit(record, runs, output=output, window=window, hdi=hdi, ax=panel)
         panel.set_title(label, loc="left", fontsize="medium")

@@ -11,7 +11,8 @@ import xarray as xr
 from arviz_stats import ecdf_utils
 from scipy import stats
 
-from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, panels
+from pm_sysid.doors import among, words
+from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, panels, size
 from pm_sysid.stages import group
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def plot_calibration(
 
     Source: Säilynoja, Bürkner and Vehtari (2022) for the band, by ArviZ.
     """
-    if kind not in ("ecdf", "rank", "z"):
+    if not among(kind, ("ecdf", "rank", "z")):
         raise ValueError(f"kind is {kind!r}; give 'ecdf', 'rank' or 'z'.")
     if not isinstance(result, xr.DataTree) or "calibration" not in result.children:
         raise ValueError("result has no group 'calibration'; give the result of calibrate.")
@@ -74,16 +75,18 @@ def plot_calibration(
     labels = [str(v) for v in found["parameter"].values]
     if var_names is None and kind == "z":
         labels = [v for v in labels if np.isfinite(found["contraction"].sel(parameter=v)).any()]
-    names = [var_names] if isinstance(var_names, str) else labels if var_names is None else list(var_names)
+    names = labels if var_names is None else words(var_names, "var_names")
     if unknown := [v for v in names if v not in labels]:
         raise ValueError(f"there are no numbers of {unknown[0]!r} for kind={kind!r}; there are those of {', '.join(labels)}.")
+    if not names:
+        raise ValueError("there is no parameter to draw; choose some by var_names.")
     fine = found.isel(fit=np.flatnonzero(~found["failed"].values))
     if not fine.sizes["fit"]:
         raise ValueError("every fit of the calibration failed; there is nothing to draw.")
     rows = math.ceil(len(names) / 4)
     columns = math.ceil(len(names) / rows)
     shapes = [(rows, columns)] if axes is None else [(1, len(names))]
-    grid = panels("axes", axes, shapes, figsize or (max(2.2 * columns, 3.0), 1.9 * rows + 0.3), sharey=kind != "rank")
+    grid = panels("axes", axes, shapes, size(figsize) or (max(2.2 * columns, 3.0), 1.9 * rows + 0.3), sharey=kind != "rank")
     used, spare = np.split(grid.ravel(), [len(names)])
     for panel in spare:
         panel.set_axis_off()

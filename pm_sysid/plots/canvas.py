@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pm_sysid.doors import number, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,12 +33,70 @@ def panels(name: str, given: Panels, shapes: Sequence[tuple[int, int]], figsize:
             raise ImportError('plots need matplotlib; install it with: pip install "pm_sysid[plots]"') from error
         _, axes = pyplot.subplots(*shapes[0], figsize=figsize, squeeze=False, layout="constrained", **grid)
         return np.asarray(axes, dtype=object)
-    array = np.array(given, dtype=object, ndmin=1)
+    counts = " or ".join(str(math.prod(shape)) for shape in reversed(shapes))
+    try:
+        array = np.array(given, dtype=object, ndmin=1)
+    except (TypeError, ValueError):
+        array = np.array([None])
+    if not all(hasattr(a, "plot") and hasattr(a, "set_xlabel") for a in array.flat):
+        raise TypeError(f"{name} is {type(given).__name__}; it must hold {counts} matplotlib axes")
     for shape in shapes:
         if array.size == math.prod(shape):
             return array.reshape(shape)
-    counts = " or ".join(str(math.prod(shape)) for shape in reversed(shapes))
     raise ValueError(f"{name} must hold {counts} matplotlib axes, but holds {array.size}")
+
+
+def size(figsize: Any) -> tuple[float, float] | None:
+    """Size of a figure in inches, if it is given."""
+    if figsize is None:
+        return None
+    try:
+        width, height = (number(v, "figsize") for v in figsize)
+    except (TypeError, ValueError):
+        width = height = 0.0
+    if not (0.1 <= width <= 1000 and 0.1 <= height <= 1000):
+        raise ValueError(f"figsize is {shown(figsize)}; give width and height in inches, such as (6.0, 4.0)")
+    return width, height
+
+
+def interval(value: Any, name: str) -> tuple[float, float] | None:
+    """First and last time of a part, if it is given; either may be infinite."""
+    if value is None:
+        return None
+    try:
+        low, high = (v if isinstance(v, float) and math.isinf(v) else number(v, name) for v in value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {shown(value)}; give its first and last time in seconds, such as (0.0, 1.5)") from None
+    return low, high
+
+
+def probability(value: Any, name: str) -> float:
+    """A probability."""
+    found = number(value, name, "give a probability between 0 and 1")
+    if not 0 < found < 1:
+        raise ValueError(f"{name} must lie between 0 and 1, but is {shown(value)}")
+    return found
+
+
+def values_of(value: Any, name: str, count: int | None = None) -> FloatArray:
+    """A series of finite numbers."""
+    try:
+        kind = np.asarray(value).dtype.kind
+        array = np.asarray(value, dtype=float) if kind in "biuf" else np.empty(0)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all() or count not in (None, array.size):
+        raise ValueError(f"{name} is {shown(value)}; give an array of {count or 'some'} finite numbers")
+    return array
+
+
+def known(truth: Any) -> dict[str, float]:
+    """True values of scalar parameters by name, if they are given."""
+    if truth is None:
+        return {}
+    if not isinstance(truth, Mapping):
+        raise TypeError(f"truth is {shown(truth)}; give a dict of numbers by name")
+    return {name: number(value, f"truth[{name!r}]") for name, value in truth.items()}
 
 
 def draw_data(ax: Axes, t: FloatArray, x: FloatArray, lw: float, markersize: float = 3.5, **style: Any) -> None:

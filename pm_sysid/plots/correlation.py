@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pm_sysid.moments import correlation
-from pm_sysid.plots.canvas import panels
+from pm_sysid.plots.canvas import panels, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def plot_correlation(
         raise ValueError(f"there are {count} parameters to draw; choose 1 to {_MOST} by var_names.")
     names = [str(n) for n in matrix[matrix.dims[0]].to_numpy()]
     side = 0.55 * count + 1.2
-    panel: Axes = panels("ax", ax, [(1, 1)], figsize or (side + 0.5, side))[0, 0]
+    panel: Axes = panels("ax", ax, [(1, 1)], size(figsize) or (side + 0.5, side))[0, 0]
     image = panel.imshow(np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-1, vmax=1)
     if count <= _NUMBERS:
         for row, column in zip(*np.nonzero(np.isfinite(values)), strict=True):

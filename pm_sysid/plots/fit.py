@@ -9,8 +9,22 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pm_sysid.doors import among
 from pm_sysid.metrics import fit_percent, rmse, time_dimension
-from pm_sysid.plots.canvas import DATA, MODEL, AxesArray, FloatArray, Panels, draw_band, draw_data, draw_line, panels
+from pm_sysid.plots.canvas import (
+    DATA,
+    MODEL,
+    AxesArray,
+    FloatArray,
+    Panels,
+    draw_band,
+    draw_data,
+    draw_line,
+    interval,
+    panels,
+    probability,
+    size,
+)
 from pm_sysid.timeseries import TimeSeries
 
 type Interval = tuple[float, float]
@@ -78,8 +92,9 @@ def plot_fit(
     >>> fit.get_ylabel(), residual.get_xlabel()
     ('z', 'time (s)')
     """
-    if not 0 < hdi < 1:
-        raise ValueError(f"hdi must lie between 0 and 1, but is {hdi}")
+    if not isinstance(record, TimeSeries):
+        raise TypeError(f"record is {type(record).__name__}; give a TimeSeries")
+    hdi, window, zoom = probability(hdi, "hdi"), interval(window, "window"), interval(zoom, "zoom")
     name, y = _measured(record, output)
     draws = _draws(record, prediction, name)
     inside = _between(record.t, window, "window")
@@ -88,7 +103,7 @@ def plot_fit(
     views = [slice(None), _between(t, zoom, "zoom")] if zoom else [slice(None)]
     shapes = [(rows, len(views)) for rows in (2, 1)]
     grid = {"sharex": "col", "height_ratios": (2.4, 1), "width_ratios": (1.6, 1)[: len(views)]}
-    axes = panels("ax", ax, shapes, figsize or (7.2 if zoom else 5, 3.3), **grid)
+    axes = panels("ax", ax, shapes, size(figsize) or (7.2 if zoom else 5, 3.3), **grid)
     pooled = len(draws) > 1
     for column, view in zip(axes.T, views, strict=True):
         for panel, origin, data_style in zip(column, (0.0, middle), _DATA_STYLES, strict=False):
@@ -121,7 +136,7 @@ def _measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
     if output is None and len(names) > 1:
         raise ValueError(f"record has the outputs {', '.join(names)}; choose one by output")
     name = names[0] if output is None else output
-    if name not in names:
+    if not among(name, names):
         raise ValueError(f"output must be one of {', '.join(names)}, but is {name!r}")
     return name, record.output_matrix[:, names.index(name)]
 
@@ -140,7 +155,13 @@ def _draws(record: TimeSeries, prediction: Any, name: str) -> FloatArray:
         prediction = prediction.transpose(*pooled, *(dim for dim in prediction.dims if dim not in pooled))
         if len(record.outputs) == 1 or prediction.ndim == len(pooled) + 1:
             prediction = prediction.transpose(..., time)
-    values = np.asarray(prediction, dtype=float)
+    try:
+        real = np.asarray(prediction).dtype.kind in "biufO"
+        values = np.asarray(prediction, dtype=float) if real else np.empty(0)
+    except (TypeError, ValueError, OverflowError):
+        real = False
+    if not real:
+        raise TypeError(f"prediction is {type(prediction).__name__}; give arrays of numbers")
     size, count = len(record), len(record.outputs)
     if values.shape[-1:] != (size,):
         if values.shape[-2:] != (size, count):

@@ -11,7 +11,9 @@ import xarray as xr
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, panels
+from pm_sysid.doors import shown, words
+from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, panels, size
+from pm_sysid.stages import group, holds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,9 +69,12 @@ def plot_prior_posterior(
     >>> panel.get_xlabel(), panel.get_title()
     ('k', '1.995 ± 0.098')
     """
-    if "posterior" not in idata.children:
-        raise ValueError(f"idata must have the group 'posterior', but has {', '.join(idata.children) or 'none'}")
-    posterior = idata["posterior"].to_dataset()
+    if not isinstance(truth, Mapping | None):
+        raise TypeError(f"truth is {shown(truth)}; give a dict of numbers or arrays by name")
+    if not holds(idata, "posterior"):
+        have = ", ".join(idata.children) if isinstance(idata, xr.DataTree) else type(idata).__name__
+        raise ValueError(f"idata must have the group 'posterior', but has {have or 'none'}")
+    posterior = group(idata, "posterior")
     prior = idata["prior"].to_dataset() if "prior" in idata.children else xr.Dataset()
     parameters = list(_parameters(posterior, prior, var_names, truth or {}))
     if not 0 < len(parameters) <= _MOST_PANELS:
@@ -77,7 +82,7 @@ def plot_prior_posterior(
     rows = math.ceil(len(parameters) / 4)
     columns = math.ceil(len(parameters) / rows)
     shapes = [(rows, columns)] if axes is None else [(1, len(parameters))]
-    grid = panels("axes", axes, shapes, figsize or (max(1.8 * columns, 3.0), 1.9 * rows + 0.3))
+    grid = panels("axes", axes, shapes, size(figsize) or (max(1.8 * columns, 3.0), 1.9 * rows + 0.3))
     used, spare = np.split(grid.ravel(), [len(parameters)])
     for panel in spare:
         panel.set_axis_off()
@@ -96,7 +101,7 @@ def _parameters(
     posterior: xr.Dataset, prior: xr.Dataset, var_names: str | Sequence[str] | None, truth: Mapping[str, ArrayLike]
 ) -> Iterator[tuple[str, FloatArray, FloatArray | None, float | None]]:
     """Label, posterior draws, prior draws and truth of every element of the variables."""
-    names = [var_names] if isinstance(var_names, str) else var_names
+    names = None if var_names is None else words(var_names, "var_names")
     if names is None:
         names = [str(v) for v in posterior if not any(str(d).endswith("time") for d in posterior[v].dims)]
     if unknown := [name for name in [*names, *truth] if name not in posterior]:

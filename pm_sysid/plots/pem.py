@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pm_sysid.plots.canvas import DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, panels
+from pm_sysid.plots.canvas import DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, interval, panels, size
 from pm_sysid.plots.residuals import _draw_correlation as draw_correlation
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # distinct to the colour-blind
@@ -58,8 +58,11 @@ def plot_compare(
     >>> sid.plot_compare(sid.compare_fits(fit, record, x0=1.0))[0, 0].get_title()
     'record'
     """
+    if not isinstance(getattr(comparison, "predictions", None), dict):
+        raise TypeError(f"comparison is {type(comparison).__name__}; give the result of compare_fits.")
+    window = interval(window, "window")
     rows = list(comparison.table.index)
-    grid = panels("axes", axes, [(len(rows), 1)], figsize or (6.4, 0.6 + 2.0 * len(rows)))
+    grid = panels("axes", axes, [(len(rows), 1)], size(figsize) or (6.4, 0.6 + 2.0 * len(rows)))
     for ax, (label, output) in zip(grid[:, 0], rows, strict=True):
         record = comparison.records[label]
         low, high = window or (-np.inf, np.inf)
@@ -119,9 +122,11 @@ def plot_resid(residuals: Any, *, axes: Panels = None, figsize: tuple[float, flo
     >>> sid.plot_resid(fit.resid(lags=10)).shape
     (1, 1)
     """
+    if not hasattr(residuals, "input_names"):
+        raise TypeError(f"residuals is {type(residuals).__name__}; give what PEMResult.resid returned.")
     varied = [j for j in range(residuals.inputs.shape[1]) if np.ptp(residuals.inputs[:, j]) > 0]
     shape = len(residuals.outputs), 1 + len(varied)
-    grid = panels("axes", axes, [shape], figsize or (3.2 * shape[1], 0.6 + 2.2 * shape[0]))
+    grid = panels("axes", axes, [shape], size(figsize) or (3.2 * shape[1], 0.6 + 2.2 * shape[0]))
     lags = residuals.lags
     for row, output, e in zip(grid, residuals.outputs, residuals.standardised.T, strict=True):
         draw_correlation(row[0], e, e, range(1, lags + 1))

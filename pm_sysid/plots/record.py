@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import signal
 
-from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels
+from pm_sysid.doors import shown, words
+from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels, size
 from pm_sysid.timeseries import TimeSeries
 
 if TYPE_CHECKING:
@@ -74,9 +75,11 @@ def plot_record(
     if len(record) < 8:
         raise ValueError(f"the record has {len(record)} samples; a look at it needs 8 or more")
     names = _chosen(record, channels, "channels")
+    if not isinstance(units, Mapping | None):
+        raise TypeError(f"units is {shown(units)}; give a dict of units by channel")
     _chosen(record, list(units or {}), "units")
     values = dict(zip(record.inputs + record.outputs, np.hstack([record.input_matrix, record.output_matrix]).T, strict=True))
-    grid = panels("axes", axes, [(len(names), 3)], figsize or (9.0, 0.5 + 1.9 * len(names)))
+    grid = panels("axes", axes, [(len(names), 3)], size(figsize) or (9.0, 0.5 + 1.9 * len(names)))
     for row, name in zip(grid, names, strict=True):
         _draw_channel(row, record, values[name], is_input=name in record.inputs)
         unit = (units or {}).get(name)
@@ -156,6 +159,7 @@ def _chosen(record: TimeSeries, names: Sequence[str] | None, argument: str) -> t
     there = record.inputs + record.outputs
     if isinstance(names, str):
         raise TypeError(f"{argument} is the string {names!r}; give a sequence of names, such as [{names!r}]")
+    names = None if names is None else words(names, argument)
     for name in names or ():
         if name not in there:
             raise ValueError(f"{argument} names {name!r}; the record has {', '.join(there) or 'no channels'}")

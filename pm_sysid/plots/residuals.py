@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from pm_sysid.plots.canvas import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
+from pm_sysid.channels import real
+from pm_sysid.doors import flag, number
+from pm_sysid.plots.canvas import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels, size
 from pm_sysid.residuals import BOUND, LEVEL, as_residuals, correlation, scores
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ def plot_residuals(
     residuals: ArrayLike,
     *,
     u: ArrayLike | None = None,
-    fs: float = 1.0,
+    fs: float | None = 1.0,
+    t: ArrayLike | None = None,
     lags: int = 50,
     standardised: bool = True,
     axes: Panels = None,
@@ -35,8 +38,10 @@ def plot_residuals(
         One-step prediction errors of one output; NaN marks a missing value.
     u : array_like, shape (T,), optional
         The input; a negative lag is of later input, and means feedback or a wrong delay.
-    fs : float
-        Sampling rate in Hz.
+    fs : float, optional
+        Sampling rate in Hz; None, as of an irregular record: the axis counts samples.
+    t : array_like, shape (T,), optional
+        Times in seconds, in place of a sampling rate.
     lags : int
         Largest lag in samples.
     standardised : bool
@@ -67,17 +72,21 @@ def plot_residuals(
     'autocorrelation'
     """
     e, u = as_residuals(residuals, u, lags)
-    if not fs > 0:
+    standardised = flag(standardised, "standardised")
+    if fs is not None and not number(fs, "fs") > 1e-100:
         raise ValueError(f"fs must be positive, but is {fs}")
+    times = np.arange(len(e)) / (fs or 1.0) if t is None else real(t, "t")
+    if times.shape != e.shape or not np.isfinite(times).all():
+        raise ValueError(f"t has the shape {times.shape}; give {len(e)} finite times, one for each residual")
     centre, spread = (0.0, 1.0) if standardised else (float(np.nanmean(e)), float(np.nanstd(e)))
     label = r"residual / $\sigma$" if standardised else "residual"
-    grid = panels("axes", axes, [(2, 2)], figsize or (6.4, 4.4))
+    grid = panels("axes", axes, [(2, 2)], size(figsize) or (6.4, 4.4))
     (series, auto), (cross, quantiles) = grid
 
-    draw_data(series, np.arange(len(e)) / fs, e, color=MODEL, lw=0.5)
+    draw_data(series, times, e, color=MODEL, lw=0.5)
     for level in (-2, 2):
         series.axhline(centre + level * spread, color=DATA, lw=0.8, ls="--", zorder=3)
-    series.set(xlabel="time (s)", ylabel=label)
+    series.set(xlabel="sample" if fs is None and t is None else "time (s)", ylabel=label)
     series.margins(x=0)
 
     _draw_correlation(auto, e, e, range(1, lags + 1))

@@ -10,8 +10,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, Panels, panels
-from pm_sysid.stages import group, stages
+from pm_sysid.doors import flag, shown, whole, words
+from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, Panels, known, panels, size
+from pm_sysid.stages import group, holds, stages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,17 +67,18 @@ def plot_ibis(
     -----
     Compare Longbottom, Champneys and Rogers (2024), Figure 2.
     """
-    if "sample_stats" not in idata.children or "time_index" not in (found := stages(idata)):
+    if not holds(idata, "sample_stats") or "time_index" not in (found := stages(idata)):
         raise ValueError("idata has no stages of a sequential run; give the result of sample_ibis.")
-    if not 0 <= chain < found.sizes["chain"]:
-        raise ValueError(f"chain is {chain}; there are {found.sizes['chain']}, counted from 0.")
+    if not whole(chain, 0, found.sizes["chain"] - 1):
+        raise ValueError(f"chain is {shown(chain)}; there are {found.sizes['chain']}, counted from 0.")
+    true, log_time = known(truth), flag(log_time, "log_time")
     stored = group(idata, "stages") if "stages" in idata.children else xr.Dataset()
-    names = _names(stored, var_names, truth or {})
+    names = _names(stored, var_names, true)
     count = 3 + len(names)
     columns = 1 if not names else 2 if count <= 8 else 3
     rows = math.ceil(count / columns)
     shapes = [(rows, columns)] if axes is None else [(1, count)]
-    grid = panels("axes", axes, shapes, figsize or (5.2 * columns, 1.7 * rows + 0.5), sharex=True)
+    grid = panels("axes", axes, shapes, size(figsize) or (5.2 * columns, 1.7 * rows + 0.5), sharex=True)
     # Down the columns, so that what belongs to the run stands above each other.
     used, spare = np.split(grid.T.ravel() if axes is None else grid.ravel(), [count])
     for panel in spare:
@@ -91,8 +93,8 @@ def plot_ibis(
     used[1].set_ylim(0, 1)
     for panel, name in zip(used[3:], names, strict=True):
         _draw_band(panel, stored[name].isel(chain=chain), stored["time_index"].isel(chain=chain), name)
-        if truth and name in truth:
-            panel.axhline(float(np.asarray(truth[name])), color=TRUTH, lw=1, ls="--", label="truth")
+        if name in true:
+            panel.axhline(true[name], color=TRUTH, lw=1, ls="--", label="truth")
     for panel in used:
         if log_time:
             panel.set_xscale("log")
@@ -106,7 +108,7 @@ def plot_ibis(
 
 def _names(stored: xr.Dataset, var_names: str | Sequence[str] | None, truth: Mapping[str, ArrayLike]) -> list[str]:
     scalar = [str(v) for v in stored if v != "time_index" and set(stored[v].dims) == {"chain", "stage", "draw"}]
-    names = [var_names] if isinstance(var_names, str) else scalar[:_MOST_PARAMETERS] if var_names is None else list(var_names)
+    names = scalar[:_MOST_PARAMETERS] if var_names is None else words(var_names, "var_names")
     if unknown := [name for name in [*names, *truth] if name not in scalar]:
         have = f"it has {', '.join(scalar)}" if scalar else "none were: sample with store_stages=True"
         raise ValueError(f"no scalar parameter {unknown[0]!r} was stored after each stage; {have}.")

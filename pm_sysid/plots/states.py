@@ -10,7 +10,21 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_band, draw_data, draw_line, panels
+from pm_sysid.doors import shown, whole, words
+from pm_sysid.plots.canvas import (
+    DATA,
+    MODEL,
+    TRUTH,
+    AxesArray,
+    FloatArray,
+    Panels,
+    draw_band,
+    draw_data,
+    draw_line,
+    interval,
+    panels,
+    size,
+)
 
 type Interval = tuple[float, float]
 
@@ -91,13 +105,16 @@ def plot_states(
     >>> panel.get_ylabel(), panel.get_xlabel()
     ('z', 'time (s)')
     """
+    zoom = interval(zoom, "zoom")
+    if not isinstance(truth, Mapping | xr.Dataset | None):
+        raise TypeError(f"truth is {shown(truth)}; give a dict of arrays by name")
     data = _one_record(states, record)
     t = np.asarray(data["time"], dtype=float)
-    rows = [_curves(data, name, truth or {}) for name in _names(data, var_names)]
+    rows = [_curves(data, name, {} if truth is None else truth) for name in _names(data, var_names)]
     views = [slice(None), _between(t, zoom)] if zoom else [slice(None)]
     shape = (len(rows), len(views))
-    size = figsize or (7.2 if zoom else 5.5, 0.5 + 1.35 * len(rows))
-    axes = panels("ax", ax, [shape], size, sharex="col", width_ratios=(1.6, 1)[: len(views)])
+    inches = size(figsize) or (7.2 if zoom else 5.5, 0.5 + 1.35 * len(rows))
+    axes = panels("ax", ax, [shape], inches, sharex="col", width_ratios=(1.6, 1)[: len(views)])
     for line, curves in zip(axes, rows, strict=True):
         for panel, view in zip(line, views, strict=True):
             _draw(panel, t[view], curves, view)
@@ -135,11 +152,11 @@ def _one_record(states: xr.Dataset, record: int | None) -> xr.Dataset:
     if not isinstance(states, xr.Dataset) or "states" not in states:
         raise ValueError(f"states is {type(states).__name__} without states; give what sample_states or smooth returned")
     if "record" not in states.coords:
-        if record not in (None, 0):
+        if record is not None and not whole(record, 0, 0):
             raise ValueError(f"record is {record!r}, but there is one record; leave it out")
         return states
     numbers = np.unique(states["record"])
-    if record not in numbers:
+    if not whole(record, 0) or record not in numbers:
         raise ValueError(f"record is {record!r}; choose one of {', '.join(map(str, numbers))}")
     return states.isel(time=np.flatnonzero(states["record"] == record))
 
@@ -149,7 +166,7 @@ def _names(data: xr.Dataset, names: str | Sequence[str] | None) -> list[str]:
     states, outputs = ([str(v) for v in data[d].to_numpy()] for d in ("state", "output"))
     if names is None:
         return [*states, *(o for o in outputs if _shown(data, o) not in states and o not in states)]
-    chosen = [names] if isinstance(names, str) else list(names)
+    chosen = words(names, "var_names")
     known = list(dict.fromkeys([*states, *(f"dx.{s}" for s in states), *outputs]))
     if not chosen or not set(chosen) <= set(known):
         raise ValueError(f"var_names is {names!r}; choose from {', '.join(known)}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pm_sysid.doors import place
 from pm_sysid.samplers.checkpoint import plain, read, write
 from pm_sysid.samplers.ellipsoids import Cover, Ellipsoid
 from pm_sysid.samplers.populations import COLUMNS, Chances, Population, Proposals, Region
@@ -27,7 +27,7 @@ class ABCCheckpoint:
     """The file of a run, and the signature of the settings that it must have."""
 
     def __init__(self, path: str | os.PathLike[str], signature: dict[str, Any]) -> None:
-        self.path, self.signature = Path(path), plain(signature)
+        self.path, self.signature = place(path, "checkpoint"), plain(signature)
         if self.path.is_dir():
             raise ValueError(f"checkpoint is the folder {self.path}; give a file, such as {self.path / 'run.nc'}.")
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pm_sysid.doors import flag, shown
 from pm_sysid.samplers.abc_checkpoint import ABCCheckpoint, Saved
 from pm_sysid.samplers.abc_result import History, result, row
 from pm_sysid.samplers.abc_settings import Bar, Settings, check_same_data, checked_names, checked_seed, prior_probabilities
@@ -32,6 +33,7 @@ from pm_sysid.samplers.populations import (
     picked,
     share_to_drop,
 )
+from pm_sysid.samplers.proposals import is_number
 from pm_sysid.samplers.simulations import Elsewhere, Here, Simulations, where
 
 _log = logging.getLogger("pm_sysid")
@@ -133,6 +135,8 @@ def sample_abc_ns(
     ValueError, TypeError
         For models without simulator or on different data, priors that have no inverse cumulative distribution, settings
         out of range.
+    RuntimeError
+        If hardly anything comes as close as ``epsilon``.
 
     Notes
     -----
@@ -170,24 +174,15 @@ def sample_abc_ns(
     >>> result["populations"]["probability"].values[-1].round(2)
     array([1., 0.])
     """
-    settings = Settings(
-        int(particles) if isinstance(particles, np.integer) else particles,
-        epsilon,
-        alpha0,
-        alpha_min,
-        p_best,
-        p_local,
-        shrink,
-        enlarge,
-        tolerance,
-        patience,
-        min_acceptance,
-    )
+    particles = int(particles) if isinstance(particles, np.integer) else particles
+    shares = (epsilon, alpha0, alpha_min, p_best, p_local, shrink, enlarge, tolerance)
+    settings = Settings(particles, *shares, patience, min_acceptance)
     names = checked_names(models)
     check_same_data(models)
     for name, limit in (("max_simulations", max_simulations), ("max_seconds", max_seconds)):
-        if limit is not None and not (isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0):
-            raise ValueError(f"{name} is {limit!r}; give a positive number, or None for no limit.")
+        if limit is not None and not (is_number(limit) and limit > 0):
+            raise ValueError(f"{name} is {shown(limit)}; give a positive number, or None for no limit.")
+    flag(progressbar, "progressbar")
     chances = prior_probabilities(prior, names)
     simulations = Simulations(models, distance)
     seed = checked_seed(random_seed)

@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from pm_sysid.doors import number, shown, whole
 from pm_sysid.prediction import array
 
 
@@ -30,10 +31,10 @@ class Settings:
     min_acceptance: float = 1e-5
 
     def __post_init__(self) -> None:
-        if isinstance(self.particles, bool) or not isinstance(self.particles, int | np.integer) or self.particles < 10:
-            raise ValueError(f"particles is {self.particles!r}; give a whole number of at least 10, such as 1000.")
-        if isinstance(self.patience, bool) or not isinstance(self.patience, int | np.integer) or self.patience < 1:
-            raise ValueError(f"patience is {self.patience!r}; give a whole number of populations, such as 3.")
+        if not whole(self.particles, 10, 10**8):
+            raise ValueError(f"particles is {shown(self.particles)}; give a whole number of at least 10, such as 1000.")
+        if not whole(self.patience):
+            raise ValueError(f"patience is {shown(self.patience)}; give a whole number of populations, such as 3.")
         limits = {
             "epsilon": (0, np.inf, "a positive distance, such as 200"),
             "alpha0": (0, 1, "a share between 0 and 1, such as 0.4"),
@@ -44,18 +45,18 @@ class Settings:
         }
         for name, (low, high, remedy) in limits.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not low < value < high:
-                raise ValueError(f"{name} is {value!r}; give {remedy}.")
+            if not low < number(value, name, f"give {remedy}") < high:
+                raise ValueError(f"{name} is {shown(value)}; give {remedy}.")
         for name in ("p_best", "p_local"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.floating) or not 0 <= value < 1:
-                raise ValueError(f"{name} is {value!r}; give a probability from 0 to below 1.")
+            if not 0 <= number(value, name, "give a probability") < 1:
+                raise ValueError(f"{name} is {shown(value)}; give a probability from 0 to below 1.")
         if self.p_best + self.p_local >= 1:
             raise ValueError(
                 f"p_best and p_local add up to {self.p_best + self.p_local:g}; leave a part of 1 for the ellipsoid of "
                 "all particles."
             )
-        if not 1 <= self.enlarge < np.inf:
+        if not number(self.enlarge, "enlarge", "give a factor of at least 1") >= 1:
             raise ValueError(f"enlarge is {self.enlarge!r}; give a factor of at least 1, such as 1.1.")
 
 
@@ -110,8 +111,8 @@ def prior_probabilities(prior: Mapping[str, float] | None, names: list[str]) -> 
     if prior is None:
         return np.full(len(names), 1 / len(names))
     if not isinstance(prior, Mapping) or set(prior) != set(names):
-        raise ValueError(f"prior is {prior!r}; give a probability for each of the models {names}.")
-    chances = np.array([float(prior[name]) for name in names])
+        raise ValueError(f"prior is {shown(prior)}; give a probability for each of the models {names}.")
+    chances = np.array([number(prior[name], f"prior[{name!r}]") for name in names])
     if not (np.all(np.isfinite(chances)) and np.all(chances > 0)):
         raise ValueError(f"prior is {prior!r}; give positive numbers, and leave out models that are impossible.")
     normalised: np.ndarray = chances / chances.sum()
@@ -122,6 +123,6 @@ def checked_seed(random_seed: Any) -> int:
     """Return a seed, drawn if it is not given."""
     if random_seed is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
-    if isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer) or random_seed < 0:
-        raise ValueError(f"random_seed is {random_seed!r}; give a whole number that is not negative, or None.")
+    if not whole(random_seed, 0, 2**128):
+        raise ValueError(f"random_seed is {shown(random_seed)}; give a whole number that is not negative, or None.")
     return int(random_seed)

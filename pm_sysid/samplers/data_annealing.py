@@ -17,6 +17,8 @@ from pymc.util import get_random_generator, get_value_vars_from_user_vars
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pm_sysid.context import model_of
+from pm_sysid.doors import among, place, seed, shown
 from pm_sysid.samplers.journal import Journal
 from pm_sysid.samplers.prefix import Evaluation, Prefix
 from pm_sysid.samplers.proposals import WIDTH, is_number, proposal_widths, whole_samples
@@ -154,17 +156,18 @@ class DataAnnealing(BlockedStep):
             raise TypeError(
                 f"DataAnnealing has no argument {unknown[0]!r}; it has widths, schedule, n_start, adapt_widths, ..."
             )
-        model = pm.modelcontext(model)
-        self.vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
-        self.prefix = Prefix(model)
-        self.n_start = whole_samples("n_start", n_start, self.prefix.n_samples)
+        model = model_of(model)
+        self.vars = model.value_vars if vars is None else chosen(vars, model)
         if isinstance(adapt_widths, bool | np.bool_):
             self.adapt_widths = bool(adapt_widths)
         else:
             raise TypeError(f"adapt_widths is {adapt_widths!r}; give True or False.")
         if not (is_number(max_drop) and max_drop > 0):
             raise ValueError(f"max_drop is {max_drop!r}; give a positive number, such as 3 units of log-likelihood.")
-        self.max_drop, self.blocked, self.rng = float(max_drop), blocked, get_random_generator(rng)
+        self.max_drop, self.blocked = float(max_drop), blocked
+        self.rng = get_random_generator(seed(rng, "rng"))
+        self.prefix = Prefix(model)
+        self.n_start = whole_samples("n_start", n_start, self.prefix.n_samples)
         # Where each value variable lies among the coordinates, and which of these are moved here.
         ends = np.cumsum([np.size(self.prefix.point[v.name]) for v in model.value_vars])
         starts = [0, *ends[:-1]]
@@ -178,7 +181,7 @@ class DataAnnealing(BlockedStep):
         self.widths = proposal_widths(widths, {rv: self.layout[name][1] for rv, name in zip(rvs, own, strict=True)})
         self.schedule = schedule
         self._check_schedule()
-        self.checkpoint = checkpoint
+        self.checkpoint = None if checkpoint is None else place(checkpoint, "checkpoint")
         self.journal: Journal | None = None
         if checkpoint is not None and len(self.vars) < len(model.value_vars):
             raise ValueError(f"checkpoint needs all the variables of the model to be moved by DataAnnealing, not {own} alone.")
@@ -345,7 +348,7 @@ class DataAnnealing(BlockedStep):
         return min(N, int(first * (N / first) ** fraction + 1e-9))
 
     def _check_schedule(self) -> None:
-        if not callable(self.schedule) and self.schedule not in ("linear", "geometric", "adaptive"):
+        if not callable(self.schedule) and not among(self.schedule, ("linear", "geometric", "adaptive")):
             raise ValueError(
                 f"schedule is {self.schedule!r}; give 'linear', 'geometric', 'adaptive', or a function of the fraction of the "
                 "tuning draws that returns a number of samples."
@@ -378,3 +381,14 @@ class DataAnnealing(BlockedStep):
         apart = q - self.centre
         self.centre = self.centre + rate * apart
         self.spread = np.maximum(self.spread + rate * ((1 - rate) * apart**2 - self.spread), 1e-4 * self.widths**2)
+
+
+def chosen(vars: Any, model: pm.Model) -> list[Any]:
+    """Value variables of what a user names."""
+    try:
+        found: list[Any] = get_value_vars_from_user_vars(vars, model)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise ValueError(f"vars is {shown(vars)}; give free variables of the model: {model.free_RVs}.") from error
+    if not found:
+        raise ValueError(f"vars is empty; give free variables of the model: {model.free_RVs}.")
+    return found

@@ -11,6 +11,8 @@ import pymc as pm
 from pymc.smc.kernels import SMC_KERNEL
 from scipy.special import logsumexp
 
+from pm_sysid.context import model_of
+from pm_sysid.doors import among, flag, number, seed, shown, whole
 from pm_sysid.samplers.bar import Beta, SequentialBar, beta
 from pm_sysid.samplers.checkpoint import Checkpoint, Saved
 from pm_sysid.samplers.cloud import Cloud
@@ -20,6 +22,8 @@ from pm_sysid.target import Target
 
 _log = logging.getLogger("pm_sysid")
 
+#: Particles of a run, of which more would fill any memory.
+MOST = 10**8
 #: Statistics of a stage and their types.
 STATISTICS = {
     "log_marginal_likelihood": float,
@@ -134,18 +138,21 @@ class IBIS(SequentialBar, Sequential, SMC_KERNEL):
         store_stages: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not 0 < threshold < 1:
+        if not 0 < number(threshold, "threshold", "give a fraction of the particles") < 1:
             raise ValueError(f"threshold is {threshold!r}; give a fraction of the particles between 0 and 1.")
-        if moves not in ("waste-free", "plain"):
+        if not among(moves, ("waste-free", "plain")):
             raise ValueError(f"moves is {moves!r}; give 'waste-free' or 'plain'.")
-        if steps is not None and (not isinstance(steps, int) or steps < 1):
-            raise ValueError(f"steps is {steps!r}; give a positive number of Metropolis-Hastings steps.")
-        if not freedom > 0:
+        if steps is not None and not whole(steps, 1, 10**6):
+            raise ValueError(f"steps is {shown(steps)}; give a positive number of Metropolis-Hastings steps.")
+        if not (isinstance(freedom, float) and freedom == np.inf) and not number(freedom, "freedom") >= 0.01:
             raise ValueError(f"freedom is {freedom!r}; give positive degrees of freedom, or inf for Gaussian proposals.")
-        self.target = Target(pm.modelcontext(model), threads)
-        if draws < 2 * (self.target.size + 1):
+        number(min_acceptance, "min_acceptance", "give a share of accepted proposals")
+        flag(store_stages, "store_stages")
+        seed(random_seed)
+        self.target = Target(model_of(model), threads)
+        if not whole(draws, 2 * (self.target.size + 1), MOST):
             raise ValueError(
-                f"draws is {draws!r}; {self.target.size} unknowns need at least {2 * (self.target.size + 1)} particles."
+                f"draws is {shown(draws)}; {self.target.size} unknowns need at least {2 * (self.target.size + 1)} particles."
             )
         self.draws, self.start, self.threshold, self.moves = draws, start, threshold, moves
         self.steps = (20 if moves == "waste-free" else 3) if steps is None else steps

@@ -8,21 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from pm_sysid.doors import shown
+
 #: Width of a proposal that is not given (the paper's, for logarithms of parameters).
 WIDTH = 0.005
 
 
 def is_number(value: Any) -> bool:
     """Whether a value is a finite real number."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return bool(number and -math.inf < value < math.inf)
 
 
 def whole_samples(name: str, value: Any, most: int) -> int:
     """Check a number of samples."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} is {value!r}; give a whole number of samples.")
+        raise TypeError(f"{name} is {shown(value)}; give a whole number of samples.")
     if not 1 <= value <= most:
-        raise ValueError(f"{name} is {value!r}; give a number of samples from 1 to {most}, which the model has.")
+        raise ValueError(f"{name} is {shown(value)}; give a number of samples from 1 to {most}, which the model has.")
     return int(value)
 
 
@@ -38,10 +41,10 @@ def proposal_widths(widths: Any, shapes: Mapping[str, tuple[int, ...]]) -> np.nd
         try:
             array = np.asarray(given, dtype=float)
             columns.append(np.broadcast_to(array, shape).ravel())
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(
-                f"widths of {name!r} is {given!r}; give a positive number, or an array of the shape {shape} that the variable "
-                "has in unconstrained space."
+                f"widths of {name!r} is {shown(given)}; give a positive number, or an array of the shape {shape} that the "
+                "variable has in unconstrained space."
             ) from None
         if not np.all(np.isfinite(array) & (array > 0)):
             raise ValueError(f"widths of {name!r} is {given!r}; widths must be positive and finite.")

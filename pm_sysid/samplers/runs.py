@@ -15,9 +15,11 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 from pm_sysid.batch import default_threads
+from pm_sysid.context import model_of
 from pm_sysid.coordinates import Coordinates
+from pm_sysid.doors import count, place, seed
 from pm_sysid.samplers.checkpoint import locked, read_chains
-from pm_sysid.samplers.ibis import IBIS, SEQUEL
+from pm_sysid.samplers.ibis import IBIS, MOST, SEQUEL
 from pm_sysid.samplers.sequential import POOR_FIT
 from pm_sysid.stages import final, group, one_after_the_other, regular, stages
 
@@ -82,10 +84,13 @@ def sample_ibis(
     >>> idata.sample_stats["log_evidence"].dims
     ('chain', 'stage')
     """
-    model = pm.modelcontext(model)
-    cores = cores or os.cpu_count() or 1
-    chains = chains or max(2, cores)
-    threads = threads or max(1, default_threads() // min(cores, chains))
+    model = model_of(model)
+    draws, random_seed = count(draws, "draws", most=MOST), seed(random_seed)
+    cores = (os.cpu_count() or 1) if cores is None else count(cores, "cores", most=10**4)
+    chains = max(2, cores) if chains is None else count(chains, "chains", most=10**4)
+    threads = max(1, default_threads() // min(cores, chains)) if threads is None else count(threads, "threads")
+    if checkpoint is not None:
+        checkpoint = place(checkpoint, "checkpoint")
     with ExitStack() as held:
         if checkpoint is not None:
             Path(checkpoint).mkdir(parents=True, exist_ok=True)
@@ -141,7 +146,7 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     ValueError
         If ``idata`` has no stages, or the record is no longer than before, or does not begin as it did.
     """
-    model = pm.modelcontext(model)
+    model = model_of(model)
     old = stages(idata)
     if "time_index" not in old:
         raise ValueError("idata has no stages to go on from; give the result of sample_ibis.")
@@ -197,8 +202,8 @@ def load_checkpoint(folder: str | os.PathLike[str], *, model: pm.Model | None = 
         ``posterior`` of each chain given the samples it had taken in (``sample_stats`` says how many). Every stage ends with
         a valid posterior, and the run need not have been interrupted.
     """
-    model = pm.modelcontext(model)
-    saved = read_chains(Path(folder))
+    model = model_of(model)
+    saved = read_chains(place(folder, "folder"))
     if not saved:
         raise ValueError(f"there is no checkpoint in {folder}; give the folder that sample_ibis was given.")
     coordinates = Coordinates(model)

@@ -75,8 +75,8 @@ ENTRIES: dict[str, Entry] = {
     "EK0": Entry(sid.EK0, {"order": 2, "diffusion": "mle", "covariance": "auto"}),
     "EK1": Entry(sid.EK1, {"order": 2, "diffusion": 1.0, "covariance": "auto"}),
     "ExtendedKalman": Entry(sid.ExtendedKalman, {"Q": 0.0, "R": 1.0, "substeps": 2}),
-    "UnscentedKalman": Entry(sid.UnscentedKalman, {"Q": 0.1, "R": 1.0, "substeps": 2}),
-    "ProbabilisticKalman": Entry(sid.ProbabilisticKalman, {"solver": sid.EK1(order=2), "substeps": 2}),
+    "UnscentedKalman": Entry(sid.UnscentedKalman, {"Q": 0.1, "R": 1.0, "substeps": 2, "alpha": 1.0, "beta": 0.0, "kappa": 0.0}),
+    "ProbabilisticKalman": Entry(sid.ProbabilisticKalman, {"solver": sid.EK1(order=2), "R": 1.0, "substeps": 2}),
     "ODEFilter": Entry(
         likelihood,
         {

@@ -39,7 +39,9 @@ def model() -> pm.Model:
     """A filter: decay at an unknown rate."""
     with pm.Model() as built:
         rate = pm.LogNormal("rate", 0.0, 0.5)
-        sid.ODEFilter("y", DECAY, RECORD, {"rate": rate}, noise=0.05, x0=1.0, solver=sid.EK0(order=1, diffusion=1.0), substeps=1)
+        sid.ODEFilter(
+            "y", DECAY, RECORD, {"rate": rate}, noise=0.05, x0=1.0, solver=sid.EK0(order=1, diffusion=1.0), substeps=1
+        )
     return built
 
 

@@ -116,6 +116,7 @@ def test_a_wrong_posterior_is_called_wrong(tmp_path) -> None:
     wrong = draws(k=25.0)
     wrong["posterior"]["k"][1] += 2.0  # and the chains disagree
     text = sid.report(MODEL, wrong, path=tmp_path / "bad.html").read_text()
+    assert "Nothing was tried on a record that the fit has not seen" in text
     assert Page(text).levels.count("bad") >= 3
     assert "The chains disagree" in text and "are not white" in text and "a free run drifts away" in text
 
@@ -182,12 +183,29 @@ def test_the_check_of_substeps_sees_a_coarse_step() -> None:
     posterior = draws()
     del posterior["posterior"]["noise"]
     check = sid.check_substeps(posterior, model=model)
-    assert check.level == "bad" and "more substeps" in check.verdict
+    assert check.level == "bad" and "sample again" in check.verdict
+
+
+def test_channels_in_another_order_than_the_systems_are_refused() -> None:
+    swapped = RECORD.replace(y=RECORD.y[:, ::-1], outputs=("acceleration", "position"))
+    with pytest.raises(ValueError, match="the same in another order"):
+        sid.predict(draws(), swapped, model=MODEL)
+
+
+def test_residuals_of_irregular_records_stand_over_their_times() -> None:
+    e = np.random.default_rng(0).standard_normal(160)
+    axes = sid.plot_residuals(e, t=RECORD.t, lags=10)
+    low, high = axes[0, 0].get_xlim()
+    assert (low, high) == pytest.approx((RECORD.t[0], RECORD.t[-1])) and axes[0, 0].get_xlabel() == "time (s)"
+    assert sid.plot_residuals(e, fs=None, lags=10)[0, 0].get_xlabel() == "sample"
+    with pytest.raises(ValueError, match="give 160 finite times"):
+        sid.plot_residuals(e, t=RECORD.t[:-1], lags=10)
+    matplotlib.pyplot.close("all")
 
 
 @pytest.mark.parametrize("option, value", [("factor", 1), ("factor", 2.5), ("draws", 0), ("draws", True)])
 def test_the_check_of_substeps_has_doors(option, value) -> None:
-    with pytest.raises(ValueError, match=f"{option} is {value!r}; give an integer"):
+    with pytest.raises(ValueError, match=f"{option} is {value!r}; give a whole number"):
         sid.check_substeps(draws(), model=MODEL, **{option: value})
 
 
@@ -203,10 +221,11 @@ def test_predictions_begin_where_the_record_does() -> None:
         sid.predict(draws(), OTHER.replace(y=None, outputs=None), model=MODEL, x0="fit")
 
 
+@pytest.mark.parametrize("jitter", [0.0, 0.4])
 @pytest.mark.parametrize("noise", [0.003, 0.02, 0.1])
-def test_the_level_of_noise_is_seen_without_a_model(noise) -> None:
+def test_the_level_of_noise_is_seen_without_a_model(noise, jitter) -> None:
     rng = np.random.default_rng(3)
-    t = np.arange(2000) / 50
+    t = (np.arange(2000) + jitter * rng.uniform(size=2000)) / 50
     y = np.sin(2 * np.pi * t) + noise * rng.standard_normal(2000)
     y[::37] = np.nan
     y[5::411] = 50.0  # outliers

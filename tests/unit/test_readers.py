@@ -91,7 +91,14 @@ def test_all_digits_are_read(file: Path) -> None:
 @pytest.mark.parametrize(
     "text, options, message",
     [
-        (PLAIN, dict(inputs="G"), "there is no column 'G' in line 1 of .*; there are t, F, z, v"),
+        (PLAIN, dict(inputs="G"), "there is no column 'G' in line 1 of .*; there are 't', 'F', 'z', 'v'; pass delimiter="),
+        (
+            "Zeit [s];Kraft F (kN);Weg/mm\n0.0;1.0;2.0\n",
+            dict(inputs="Kraft", outputs="Weg/mm", time="Zeit [s]"),
+            r"no column 'Kraft' in line 1 of .* \(is it 'Kraft F \(kN\)'\?\); there are 'Zeit \[s\]', 'Kraft",
+        ),
+        (PLAIN, dict(unit_lines=1), "line 2 of .* holds numbers, no units, and unit_lines=1 would drop it"),
+        (PLAIN.replace(",", ";"), dict(decimal=","), "has '0.0' in column 'F'|pass decimal=\"\\.\" for decimal points"),
         ("first\nsecond\n" + PLAIN, {}, "the header of .* is in line 3; pass skip=2"),
         (PLAIN, dict(time=None), "pass either time, .* or fs, .*; neither is given"),
         (PLAIN, dict(fs=10.0), r"both are given \('t', 10.0\)"),
@@ -102,7 +109,7 @@ def test_all_digits_are_read(file: Path) -> None:
         (PLAIN.replace("-1.0", "1_0"), {}, "line 4 of .* has '1_0' in column 'F'"),
         ("t,F,z,v\ns,N,m,m/s\n0,1,2,3\n", {}, "line 2 of .* has 'N' in column 'F', which is no number; pass unit_lines=1"),
         ("t;F;z;v\n0,5;1;2;3\n", {}, "has '0,5' in column 't'.*pass decimal=\",\""),
-        ("t;F;z;v\n0,5;1.000;2;3\n", dict(decimal=","), "has '1.000' in column 'F'"),
+        ("t;F;z;v\n0,5;1.000;2;3\n", dict(decimal=","), r"has '1\.000' in column 'F'.*pass decimal=.\.. for decimal points"),
         ("t,F,z,v\n0,5,1,2,3\n", {}, r"line 2 of .* has 5 cells, but there are 4 columns; check the delimiter, and pass deci"),
         (PLAIN + "0.4,1.0", {}, "line 6 of .* has 2 cells, but there are 4 columns; complete or delete it"),
         (PLAIN.replace("0.25", "\n0.25"), {}, "line 4 of .* is empty; delete it, or write"),
