@@ -26,8 +26,8 @@ TOLERANCE = 0.1
 MOST = 32
 #: More than this many are a mistake.
 LIMIT = 10**6
-#: Order of the differences in which noise stands out from a signal.
-DIFFERENCE = 4
+#: Order of the differences in which noise stands out from a signal, and how many of them tell its level.
+DIFFERENCE, FEWEST = 4, 20
 #: Samples of a record that are looked at; what its log-likelihood moves is extrapolated to all.
 LOOK = 20_000
 
@@ -107,7 +107,7 @@ def noise_level(records: Sequence[TimeSeries]) -> np.ndarray:
     levels = np.full(y[0].shape[1], np.inf)
     for i, d in enumerate(differences.T):
         d, seen = d[np.isfinite(d)], np.concatenate([v[:, i] for v in y])
-        if len(d) >= 2 * DIFFERENCE:
+        if len(d) >= FEWEST:
             rough = float(np.median(np.abs(d))) / 0.6745
             levels[i] = max(rough, 1e-3 * float(np.nanstd(seen))) or np.inf
     return levels

@@ -22,7 +22,7 @@ CASES = [
     ({"params": {"m": 1.0}}, ValueError, r"params lacks \['c', 'k', 'k3'\]; the system's parameters are"),
     ({"params": PARAMS | {"mass": 1.0}}, ValueError, r"unknown names \['mass'\]"),
     ({"params": PARAMS | {"m": np.nan}}, ValueError, r"params\['m'\] is nan; give a finite number"),
-    ({"params": PARAMS | {"m": np.ones(2)}}, ValueError, r"params\['m'\] is array.*scalar"),
+    ({"params": PARAMS | {"m": np.ones(2)}}, TypeError, r"params\['m'\] is array.*scalar"),
     ({"params": [1.0, 2.0]}, TypeError, "params is list; give a dict"),
     ({"system": "duffing"}, TypeError, "system is str; give a pm_sysid.System"),
     ({"data": np.ones(3)}, TypeError, "data is ndarray; give a TimeSeries"),

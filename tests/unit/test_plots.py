@@ -236,7 +236,7 @@ def test_residual_panels_without_input_or_standardisation():
     [
         (np.zeros((5, 2)), {}, r"residuals must have shape \(T,\), but has \(5, 2\)"),
         (np.arange(10.0), {"lags": 9}, "residuals has 10 finite values, but lags=9 needs at least 11"),
-        (np.arange(10.0), {"lags": 0}, "lags must be 1 or more"),
+        (np.arange(10.0), {"lags": 0}, "lags must be a whole number, 1 or more, but is 0"),
         (np.ones(10), {"lags": 3}, "residuals are all equal"),
         (np.arange(10.0), {"lags": 3, "u": np.arange(9.0)}, r"u must have shape \(10,\) like residuals"),
         (np.arange(10.0), {"lags": 3, "u": np.ones(10)}, "u must be finite and vary"),
