@@ -141,7 +141,7 @@ def test_other_encodings_and_no_file(file: Path) -> None:
     assert record.outputs == ("Größe",)
     with pytest.raises(FileNotFoundError):
         TimeSeries.from_csv(file.with_name("none.csv"), inputs="F", outputs="z", time="t")
-    with pytest.raises(TypeError, match=r"outputs is \[2\]; give a name, or a list of names"):
+    with pytest.raises(TypeError, match="must be names of columns, but 2 is int"):
         TimeSeries.from_csv(file, inputs="F", outputs=[2], time="t")  # type: ignore[list-item]
 
 
