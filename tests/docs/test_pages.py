@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 import pytest
+from matplotlib import pyplot
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATED = {"_build", "api", "examples", "results.md", ".jupyter_cache", "jupyter_execute"}
@@ -66,6 +67,6 @@ def test_a_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.
         else:
             # As many empty lines as the page has above it: a traceback then shows the line of the page.
             exec(compile("\n" * line + code, str(page), "exec"), names)
-    matplotlib.pyplot.close("all")
+    pyplot.close("all")
     if left_out:
         pytest.skip("; ".join(left_out) + "; the others ran")
