@@ -259,7 +259,7 @@ def test_other_data_are_refused(cases: Any) -> None:
         sid.compare_models({"a": cases["cubic"][1]})
     with pytest.raises(ValueError, match=r"model 'free': the posterior lacks the model's variables \['k3'\]"):
         sid.compare_models({"free": (cases["free"][0], cases["cubic"][1])})
-    with pytest.raises(ValueError, match="a record of validation has the outputs"):
+    with pytest.raises(ValueError, match="a record of validation has no outputs"):
         sid.compare_models({"cubic": cases["cubic"]}, empty())
 
 

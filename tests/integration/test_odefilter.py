@@ -283,7 +283,7 @@ def door(system: Any = DUFFING, data: Any = SHORT, params: Any = TRUTH, **option
         (dict(params=dict(m=1.0, c=0.3, k=1.0, q=1.0)), ValueError, r"lacks \['k3'\] and has the unknown names"),
         (dict(params=[1.0, 2.0]), TypeError, "params is list; give a dict"),
         (dict(params=lambda: TRUTH | dict(c=pm.Normal("c", shape=2))), ValueError, r"params\['c'\] has 1 dimensions"),
-        (dict(params=TRUTH | dict(c=[0.1, 0.2])), ValueError, r"params\['c'\] is .*finite number or a scalar"),
+        (dict(params=TRUTH | dict(c=[0.1, 0.2])), TypeError, r"params\['c'\] is .*finite number or a scalar"),
         (dict(params=TRUTH | dict(c=np.nan)), ValueError, r"params\['c'\] is nan"),
         (dict(data=SHORT.replace(u=None)), ValueError, "data has 0 input channels"),
         (dict(data=[SHORT, SHORT.replace(u=None)]), ValueError, r"data\[1\] has 0 input channels"),

@@ -338,7 +338,7 @@ LABELLED = xr.DataArray(np.ones(2), dims="draw")
         (dict(params=[1.0]), TypeError, "params is list; give a dict"),
         (dict(params=PARAMS | dict(k=np.ones(2), c=np.ones(3))), ValueError, r"arrays of the shapes \[\(2,\), \(3,\)\]"),
         (dict(params=PARAMS | dict(k=LABELLED, c=np.ones(2))), ValueError, "beside DataArrays"),
-        (dict(params=PARAMS | dict(k=pt.dscalar(), c=np.ones(3))), ValueError, r"params\['c'\]"),
+        (dict(params=PARAMS | dict(k=pt.dscalar(), c=np.ones(3))), TypeError, r"params\['c'\]"),
         (dict(x0=dict(q=1.0)), ValueError, r"x0 names the states \['q'\]"),
         (dict(x0=[1.0, 2.0, 3.0]), ValueError, "x0 has 3 entries"),
         (dict(x0=[1.0, np.nan]), ValueError, "x0 of 'v' is nan"),

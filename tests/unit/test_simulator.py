@@ -310,7 +310,7 @@ def test_values_that_do_not_fit() -> None:
         (dict(distance="mse"), ValueError, r"distance is 'mse'; give one of \['nmae', 'nmse', 'nrmse'\], or a function"),
         (dict(distance=3), ValueError, "distance is 3"),
         (dict(epsilon=0.0), ValueError, "epsilon is 0.0; give a positive number, in the unit of the distance"),
-        (dict(epsilon=pt.dscalar("e")), ValueError, "epsilon is e"),
+        (dict(epsilon=pt.dscalar("e")), TypeError, "epsilon is e"),
         (dict(substeps=0), ValueError, "substeps is 0; give a positive integer or 'auto'"),
         (dict(substeps="many"), ValueError, "substeps is 'many'"),
         (dict(x0=dict(w=1.0)), ValueError, r"x0 names the states \['w'\]"),

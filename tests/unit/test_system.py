@@ -197,9 +197,9 @@ def test_names_that_tuples_have_too_are_allowed() -> None:
         (dict(observe=lambda t, x, u, p: x.z), TypeError, r"observe must accept the arguments \(t, x, dx, u, p\)"),
         (dict(dynamics=3), TypeError, r"dynamics is 3; give a function dynamics\(t, x, u, p\)"),
         (dict(observe="z"), TypeError, r"observe is 'z'; give a function"),
-        (dict(dynamics=lambda t, x, u, p: (x.v, -x.z if x.z > 0 else x.z)), TypeError, r"pt\.switch\(condition, a, b\)"),
-        (dict(dynamics=lambda t, x, u, p: (x.v, max(x.z, 0))), TypeError, r"pt\.switch\(condition, a, b\)"),
-        (dict(dynamics=lambda t, x, u, p: (x.v, math.sin(x.z))), TypeError, r"use pm\.math\.sin instead of math\.sin"),
+        (dict(dynamics=lambda t, x, u, p: (x.v, -x.z if x.z > 0 else x.z)), TypeError, r"pm\.math\.switch\(condition, a, b\)"),
+        (dict(dynamics=lambda t, x, u, p: (x.v, max(x.z, 0))), TypeError, r"pm\.math\.switch\(condition, a, b\)"),
+        (dict(dynamics=lambda t, x, u, p: (x.v, math.sin(x.z))), TypeError, r"write pm\.math\.sin instead of math\.sin"),
         (
             dict(dynamics=lambda t, x, u, p: (x.v, pt.dscalar("gravity"))),
             TypeError,
