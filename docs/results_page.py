@@ -179,7 +179,8 @@ def pem(found: Mapping[str, Any]) -> str:
     for name, (train, test) in found.get("emps", {}).items():
         rows.append([f"EMPS, {name}", number(train), number(test), "mm", ""])
     return (
-        "RMSE of free runs after a fit, and seconds of the fit. From a short run so far where structures or EMPS are missing.\n\n"
+        "RMSE of free runs after a fit, and seconds of the fit. "
+        "From a short run so far where structures or EMPS are missing.\n\n"
         + table(["", "training", "test", "unit", "seconds"], rows)
     )
 
