@@ -128,12 +128,16 @@ class Carry:
     def settled(state: State) -> State:
         """Set to zero what has decayed of the derivatives by the initial state.
 
-        They fall without end; numbers below the normal range of doubles would make every operation on them slow.
+        They fall without end; numbers below the normal range of doubles would make every operation on them slow. An
+        exact zero is left as it is, for it may be one only at these parameters: its own derivative is not zero.
         """
 
         def kept(x: Scalar) -> Scalar:
             # What is not a number stays: it says that the step failed.
-            return switch(psb.lt(psb.abs(x), constant(FORGOTTEN)), 0.0, x) if isinstance(x, Variable) else x
+            if not isinstance(x, Variable):
+                return x
+            decayed = psb.and_(psb.lt(psb.abs(x), constant(FORGOTTEN)), psb.neq(x, constant(0.0)))
+            return switch(decayed, 0.0, x)
 
         return [b._replace(spread=[[kept(x) for x in row] for row in b.spread]) for b in state]
 

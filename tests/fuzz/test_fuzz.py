@@ -12,11 +12,14 @@ from systems import structure
 #: Structures (seed, components, case) in which something was once wrong: EK0 under a large calibrated diffusion.
 FAILED = [(6032, 9, 0), (6032, 9, 1), (6013, 9, 4), (6026, 9, 1)]
 
+#: A parameter of exactly zero (case of structure 108): a derivative by it was lost.
+ZERO = (108, 8, 36)
+
 #: Compilation takes most of the time: few small structures, each with many records and parameters (1020 points) ...
 SMALL = [(seed, 4) for seed in range(1, 7)]
 #: ... and many that Python runs.
 INTERPRETED = [(seed, 9) for seed in range(300, 312)]
-LARGE = [(seed, 8) for seed in range(100, 112) if seed != 108]
+LARGE = [(seed, 8) for seed in range(100, 112)]
 
 
 def check(seed: int, components: int, cases: range, points: int, gradient: bool = False, interpreted: bool = False) -> None:
@@ -46,13 +49,13 @@ def test_many_random_systems(seed: int, components: int) -> None:
     check(seed, components, range(84), 10, gradient=seed % 4 == 0)
 
 
-@pytest.mark.slow
-@pytest.mark.xfail(reason="case 36: the derivative by a parameter that is exactly zero is 0.6 % off")
-def test_a_derivative_by_a_parameter_of_zero() -> None:
-    check(108, 8, range(30, 40), 10, gradient=True)
-
-
 @pytest.mark.parametrize("seed, components, case", FAILED)
 def test_systems_that_once_failed(seed: int, components: int, case: int) -> None:
     result = compare(Compiled(structure(seed, components), interpreted=True), case, 8)
     assert not result.complaints
+
+
+def test_a_derivative_by_a_parameter_of_zero() -> None:
+    seed, components, case = ZERO
+    result = compare(Compiled(structure(seed, components)), case, 10)
+    assert not result.complaints and result.gradient < 1e-10

@@ -159,3 +159,18 @@ def test_gradient_is_finite_when_the_record_starts_at_rest(diffusion: Any, force
     point = model.initial_point()
     assert np.isfinite(model.compile_logp()(point))
     assert np.all(np.isfinite(model.compile_dlogp()(point)))
+
+
+@pytest.mark.parametrize("solver", [EK0(order=3), EK1(order=3)])
+def test_gradient_by_a_parameter_that_is_exactly_zero(solver: Solver) -> None:
+    """An acceleration that its uncertain velocity does not enter yet: what it does to it is zero, its derivative is not."""
+    system = duffing(observe="acceleration")
+    data = record(system, DUFFING, 15, "foh", start=[0.1, -0.3])
+    values = {**DUFFING, "c": 0.0}
+    with pm.Model() as model:
+        build(system, data, values, solver, start=dict(z=0.1, v=-0.3), std=dict(z=0.0, v=0.5))
+    point, logp = model.initial_point(), model.compile_logp()
+    c = [v.name for v in model.value_vars].index("c")
+    expected, spread = differences(lambda x: float(logp({**point, "c": x[0]})), np.zeros(1))
+    assert spread < 1e-7 * np.abs(expected)
+    np.testing.assert_allclose(model.compile_dlogp()(point)[c], expected[0], rtol=1e-7)
