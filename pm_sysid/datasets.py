@@ -1,7 +1,8 @@
 """Benchmark records of nonlinear system identification, from local files or by download.
 
 Each loader looks for its ``.npz`` file in `folder`, else in the folder that the environment variable
-``PM_SYSID_DATA`` names; without either it downloads through the optional package ``nonlinear_benchmarks``.
+``PM_SYSID_DATA`` names; without either it downloads through the optional package ``nonlinear_benchmarks``, which shows
+its progress and keeps what it downloaded. What comes is compared with check sums of the published records.
 """
 
 from __future__ import annotations
@@ -40,6 +41,22 @@ _SILVERBOX_SAMPLES = {
     "arrow_no_extrapolation": slice(100, 32100),
 }
 _F16_PERIOD = 8192
+
+#: Samples of the published records, and of each channel the norm and the sum weighted by ``cos(k^2 / 7)``. Of the levels of
+#: the F-16 only the first is known.
+_PUBLISHED: dict[str, tuple[int, list[tuple[float, float]]]] = {
+    "silverbox_snls80mv.npz": (131072, [(8.24556866, 5.40084148), (19.3240692, -19.8198726)]),
+    "boucwen_test_multisine.npz": (8192, [(4525.46959, -2391.1215), (0.060364578, 0.0472440558)]),
+    "boucwen_test_sinesweep.npz": (153000, [(11063.4533, -1669.77797), (0.259620316, -0.453213302)]),
+    "emps_train.npz": (24841, [(242.591257, 238.65912), (23.4573007, -15.3634831)]),
+    "emps_test_pulses.npz": (24841, [(262.096245, 254.937573), (23.4658256, -15.3642664)]),
+    "f16_fullmsine_level1.npz": (
+        73728,
+        [(3357.42792, 2925.8569), (66.1591698, 37.9021043), (105.078064, 61.3074669), (97.6382364, 48.6161994)],
+    ),
+}
+#: Part of the norm that a check sum may be off: text of seven digits passes, one sample wrong by 0.04 % of the rms does not.
+_CHECKED = 1e-6
 
 #: Benchmarks of the package ``nonlinear_benchmarks`` that have a split into training and test records.
 _SPLIT = ("CED", "Cascaded_Tanks", "EMPS", "F16", "ParWH", "Silverbox", "WienerHammerBenchMark")
@@ -336,7 +353,28 @@ def _arrays(
     if download is None:
         raise FileNotFoundError(f"{file} cannot be downloaded; {remedy}")
     data = _downloaded(file, download, f"{remedy}, or ")
-    return data if isinstance(data, tuple) else (data.u, data.y)
+    found_arrays = tuple(np.asarray(a) for a in (data if isinstance(data, tuple) else (data.u, data.y)))
+    _verify(file, found_arrays, remedy)
+    return found_arrays
+
+
+def _verify(file: str, arrays: tuple[NDArray[Any], ...], remedy: str) -> None:
+    """Compare downloaded channels with the check sums of the published record."""
+    if file not in _PUBLISHED:
+        return
+    size, sums = _PUBLISHED[file]
+    wrong = [f"{len(a)} samples instead of {size}" for a in arrays if a.shape != (size,)][:1]
+    if not wrong:
+        weights = np.cos(np.arange(size) ** 2 / 7)
+        for i, (a, (norm, weighted)) in enumerate(zip(arrays, sums, strict=True)):
+            error = max(abs(float(np.linalg.norm(a)) - norm), abs(float(weights @ a) - weighted)) / norm
+            if not error <= _CHECKED:
+                wrong.append(f"channel {i} ({'input' if i == 0 else 'output'}) is off by {error:.2g} of its norm")
+    if wrong:
+        raise ValueError(
+            f"the download in place of {file} is not the published record: {'; '.join(wrong)}. Delete what "
+            f"nonlinear_benchmarks keeps and download it again; or {remedy}"
+        )
 
 
 def _downloaded(what: str, download: Callable[[Any], Any], remedy: str) -> Any:

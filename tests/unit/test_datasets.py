@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from pm_sysid import datasets
 from pm_sysid.datasets import EMPS_FORCE_PER_VOLT, benchmark, bouc_wen, emps, emps_controller, f16, silverbox
 
 FOLDER = Path(os.environ.get("PM_SYSID_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -150,10 +151,42 @@ def test_download(no_folder):
         not_splitted_benchmarks=SimpleNamespace(BoucWen=only_whole(records([50, 60]))),
     )
     no_folder.setitem(sys.modules, "nonlinear_benchmarks", package)
+    no_folder.setattr(datasets, "_PUBLISHED", {})
     assert len(silverbox("train")) == 3073
     assert [len(emps(part)) for part in ("train", "test")] == [30, 40]
     assert emps("train").u[7] == pytest.approx(EMPS_FORCE_PER_VOLT)
     assert [len(bouc_wen(part)) for part in ("test_multisine", "test_sinesweep")] == [50, 60]
+
+
+@measured
+def test_a_download_is_compared_with_the_published_record(no_folder):
+    """The real records pass, also as text of eight digits; a changed sample, a lost one and swapped channels do not."""
+    whole, drive = silverbox("full", FOLDER), emps("test", FOLDER)
+    volts = drive.u / EMPS_FORCE_PER_VOLT
+    shown = SimpleNamespace(u=np.array([float(f"{x:.8g}") for x in whole.u]), y=whole.y)
+    changed = whole.y.copy()
+    changed[70000] += 0.001 * whole.y.std()
+
+    def package(silver, volts, position):
+        both = (None, SimpleNamespace(u=volts, y=position))
+        loaders = SimpleNamespace(Silverbox=lambda train_test_split: silver, EMPS=lambda train_test_split: both)
+        no_folder.setitem(sys.modules, "nonlinear_benchmarks", loaders)
+
+    package(shown, volts, drive.y)
+    assert_allclose(silverbox("train").y, silverbox("train", FOLDER).y)
+    assert_allclose(emps("test").u, drive.u)
+    package(SimpleNamespace(u=whole.u, y=changed), drive.y, volts)
+    with pytest.raises(
+        ValueError, match=r"silverbox_snls80mv\.npz is not the published record: channel 1 \(output\) is off by"
+    ):
+        silverbox("train")
+    with pytest.raises(
+        ValueError, match=r"channel 0 \(input\) is off by .*; channel 1 .* Delete what nonlinear_benchmarks keeps"
+    ):
+        emps("test")
+    package(whole, volts[1:], drive.y[1:])
+    with pytest.raises(ValueError, match="24840 samples instead of 24841"):
+        emps("test")
 
 
 def test_download_of_other_benchmarks(no_folder):
