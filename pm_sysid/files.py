@@ -38,8 +38,8 @@ def csv_columns(
     unit_lines: int,
     missing: Sequence[str],
     encoding: str,
-) -> Columns:
-    """Named columns of a text file; the one called `time` may hold ISO dates, which become seconds from the first."""
+) -> tuple[Columns, int]:
+    """Named columns of a text file and the line of their first row; ISO dates in `time` become seconds from the first."""
     path = place(path, "path")
     if not among(decimal, (".", ",")):
         raise ValueError(f'decimal must be "." or ",", but is {decimal!r}')
@@ -79,7 +79,7 @@ def csv_columns(
         cells, start = [row[at] for row in rows], first + 1
         dates = _seconds(cells) if name == time else None
         result[name] = _numbers(path, name, cells, start, decimal, tokens, unit_lines) if dates is None else dates
-    return result
+    return result, first + 1
 
 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -75,6 +76,10 @@ def _ode_filter_logprob(op: ODEFilterRV, values: Any, rng: Any, *inputs: Any, **
     return loglik[:, 0] if op.flat else loglik
 
 
+#: Outputs whose standard deviations differ by more than this factor get a word about sharing one noise.
+UNEQUAL = 20.0
+
+
 class ODEFilter:
     """Likelihood of a measured record under a dynamic system, by a probabilistic ODE filter.
 
@@ -92,7 +97,7 @@ class ODEFilter:
     params : mapping
         Value of each parameter of the system: a number, a PyMC variable, or an expression of them.
     noise : number, PyMC variable, sequence or mapping by output
-        Standard deviation of the measurement noise, in the unit of the output.
+        Standard deviation of the measurement noise, in the unit of the output; one for all outputs, or one for each.
     x0 : number, mapping by state, sequence or vector, optional
         Initial state at the first sample (numbers or variables); for several records a list. States that are not given
         are inferred from the first samples of the record with a wide ``x0_std``.
@@ -117,6 +122,11 @@ class ODEFilter:
     ------
     ValueError, TypeError
         For unknown or missing parameters, channels that do not fit, impossible settings; the message says the remedy.
+
+    Warns
+    -----
+    UserWarning
+        If outputs whose sizes differ by more than a factor of 20 share one noise.
 
     Notes
     -----
@@ -188,6 +198,7 @@ class ODEFilter:
             _log.info("covariance='auto' chose one block for each of the %d chains.", len(system.chains))
         chosen = choose_substeps(problem, records, unknowns, substeps, model)
         flat = all(r.y is not None and r.y.ndim == 1 for r in records)
+        _warn_of_shared_noise(system, records, noise)
 
         arrays = problem.data(records, chosen)
         fields = zip(arrays._fields, arrays, arrays.widths, strict=True)
@@ -245,6 +256,27 @@ def noise_entries(system: System, noise: Any) -> list[Any]:
         if not isinstance(v, Variable) and not number(v, "noise", "a standard deviation must be positive and finite") > 0:
             raise ValueError(f"noise is {v!r}; a standard deviation must be positive and finite.")
     return values
+
+
+def _warn_of_shared_noise(system: System, records: Sequence[TimeSeries], noise: Any) -> None:
+    """One standard deviation for outputs of quite different size is seldom meant: their units differ."""
+    shared = not isinstance(noise, Mapping) and (
+        noise.type.ndim == 0 if isinstance(noise, Variable) else not np.iterable(noise)
+    )
+    if len(system.outputs) == 1 or not shared:
+        return
+    y = np.concatenate([r.output_matrix for r in records])
+    spreads = [float(np.std(column[~np.isnan(column)])) if not np.isnan(column).all() else 0.0 for column in y.T]
+    large = max(spreads)
+    small = min((s for s in spreads if s > 0), default=large)
+    if large > UNEQUAL * small:
+        sizes = ", ".join(f"{name} {s:.2g}" for name, s in zip(system.outputs, spreads, strict=True))
+        example = ", ".join(f'"{name}": ...' for name in system.outputs)
+        warnings.warn(
+            f"one noise is given for outputs of different size (standard deviations: {sizes}); if their units differ, give "
+            f"each its own: noise={{{example}}}. If they do share it, say so with a vector, noise=[s, s].",
+            stacklevel=3,
+        )
 
 
 def filter_variable(name: str, model: pm.Model | None = None) -> tuple[ODEFilterRV, Any, pm.Model]:

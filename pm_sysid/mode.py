@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,14 @@ import pymc as pm
 import pytensor
 from pymc.logprob.utils import ParameterValueError
 from pymc.pytensorf import join_nonshared_inputs
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy.optimize import minimize
 
 from pm_sysid.context import model_of
+from pm_sysid.doors import flag
+
+#: Value and gradient of what is minimised.
+type Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Mode:
         return pm.NUTS(scaling=self.covariance, is_cov=True, **options)
 
 
-def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = None) -> Mode:
+def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = None, progressbar: bool = True) -> Mode:
     """Find the posterior mode by quasi-Newton steps on exact gradients, polished by Newton's method.
 
     Long records make posteriors a thousand times narrower than their priors and strongly correlated; NUTS then spends
@@ -59,15 +65,18 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
     start : dict, optional
         Free variables to start from, such as the ``initvals`` of another model's mode; the rest, and by default all, start
         at the model's initial point.
+    progressbar : bool, default True
+        Show evaluations and the best log posterior while it searches; nothing is left of the line.
 
     Returns
     -------
     Mode
+        Where the search was interrupted (Ctrl-C), the best point so far, with ``converged=False``.
 
     Warns
     -----
     UserWarning
-        If the search stopped where the posterior has no maximum.
+        If the search stopped where the posterior has no maximum, or was interrupted.
 
     Examples
     --------
@@ -81,20 +90,44 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
     model = model_of(model)
     if start is not None and not isinstance(start, Mapping):
         raise TypeError(f"start is {type(start).__name__}; give a dict of numbers by the name of the free variables.")
+    flag(progressbar, "progressbar")
     point = {**model.initial_point(), **unconstrained(start or {}, model)}
-    objective = objective_of(model, point)
     x = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
-    x, covariance, converged = climb(objective, x)
-    if not converged:
-        warnings.warn(
-            "find_mode stopped at a point that is no clear maximum of the posterior; look at the priors, give start=..., "
-            "or sample without it.",
-            stacklevel=2,
-        )
-    return Mode(_initvals(model, point, x), x, covariance, -objective(x)[0], converged)
+    bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
+    with bar if progressbar else nullcontext():
+        task = bar.add_task("find_mode: compiling")
+        search = Search(objective_of(model, point), x, lambda text: bar.update(task, description=text))
+        try:
+            x, covariance, converged = climb(search, x)
+            complaint = (
+                "" if converged else "stopped at a point that is no clear maximum of the posterior; look at the priors, "
+            )
+        except KeyboardInterrupt:
+            x, covariance, converged = search.best, np.eye(x.size), False
+            complaint = "was interrupted; this is the best point so far, without its curvature. Go on from it, "
+    if complaint:
+        warnings.warn(f"find_mode {complaint}give start=..., or sample without it.", stacklevel=2)
+    return Mode(_initvals(model, point, x), x, covariance, -search(x)[0], converged)
 
 
-def objective_of(model: pm.Model, point: Mapping[str, Any]) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
+class Search:
+    """An objective that remembers its best point, and says what it has reached."""
+
+    def __init__(self, objective: Objective, x: np.ndarray, say: Callable[[str], None]) -> None:
+        self.objective, self.best, self.say = objective, x, say
+        self.lowest, self.evaluations = np.inf, 0
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient."""
+        value, gradient = self.objective(x)
+        self.evaluations += 1
+        if value < self.lowest:
+            self.lowest, self.best = value, np.array(x)
+        self.say(f"find_mode: {self.evaluations} evaluations, log posterior {-self.lowest:.6g}")
+        return value, gradient
+
+
+def objective_of(model: pm.Model, point: Mapping[str, Any]) -> Objective:
     """Negative log posterior and its gradient, compiled; huge where it is not finite."""
     (logp,), joined = join_nonshared_inputs(point, [model.logp()], model.value_vars)
     function = pytensor.function([joined], [logp, pytensor.grad(logp, joined, disconnected_inputs="ignore")], trust_input=True)
@@ -111,7 +144,7 @@ def objective_of(model: pm.Model, point: Mapping[str, Any]) -> Callable[[np.ndar
     return objective
 
 
-def climb(objective: Callable[[np.ndarray], tuple[float, np.ndarray]], x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+def climb(objective: Objective, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
     """Minimum of an objective with exact gradients, its inverse Hessian, and whether that is a minimum's."""
     x = minimize(objective, x, jac=True, method="L-BFGS-B", options={"maxiter": 2000, "maxcor": 20}).x
     converged = False

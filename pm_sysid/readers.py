@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -93,7 +94,7 @@ class Readers:
         >>> folder.cleanup()
         """
         names = wanted(inputs, outputs, time, fs)
-        table = csv_columns(
+        table, line = csv_columns(
             path,
             names,
             time,
@@ -105,7 +106,13 @@ class Readers:
             missing=missing,
             encoding=encoding,
         )
-        return cls(**record_arguments(table, inputs, outputs, time, fs, scale), **options)
+        arguments = record_arguments(table, inputs, outputs, time, fs, scale)
+        try:
+            return cls(**arguments, **options)
+        except ValueError as error:
+            if not (index := re.search(r"\[(\d+)", str(error))):
+                raise
+            raise ValueError(f"{error} (line {line + int(index[1])} of {path})") from error
 
     @classmethod
     def from_mat(

@@ -3,6 +3,7 @@ import pymc as pm
 import pytest
 
 import pm_sysid as sid
+from pm_sysid.mode import objective_of
 
 
 def linear_model(noise=0.05):
@@ -68,6 +69,34 @@ def test_a_posterior_without_maximum_is_said_so():
         pm.Flat("x")
         with pytest.warns(UserWarning, match="no clear maximum"):
             assert not sid.find_mode().converged
+
+
+def test_an_interrupted_search_returns_its_best_point(monkeypatch):
+    """Ctrl-C at the eighth evaluation: the best of seven, from where another search goes on."""
+    seen, compiled = [], objective_of
+
+    def interrupted(model, point):
+        objective = compiled(model, point)
+
+        def evaluate(x):
+            if len(seen) == 7:
+                seen.append(None)
+                raise KeyboardInterrupt
+            result = objective(x)
+            seen.append(result[0])
+            return result
+
+        return evaluate
+
+    monkeypatch.setattr("pm_sysid.mode.objective_of", interrupted)
+    with pm.Model():
+        pm.StudentT("x", nu=3, mu=[30.0, -5.0], sigma=[0.1, 0.4])
+        with pytest.warns(UserWarning, match=r"was interrupted; this is the best point so far.*start="):
+            partial = sid.find_mode(progressbar=False)
+        assert not partial.converged and -partial.logp == min(seen[:7])
+        monkeypatch.undo()
+        mode = sid.find_mode(start=partial.initvals)
+    np.testing.assert_allclose(mode.initvals["x"], [30.0, -5.0], atol=1e-5)
 
 
 def test_innovations_give_the_log_likelihood(model, mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import cloudpickle
@@ -349,6 +350,26 @@ def test_impossible_solver_settings_are_refused() -> None:
 def test_a_filter_needs_a_model() -> None:
     with pytest.raises(TypeError, match="No model on context stack"):
         door()
+
+
+def test_one_noise_for_outputs_of_different_size_gets_a_word() -> None:
+    """Metres beside metres per second squared; a vector, a dict, or outputs of one size do not."""
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -p.k * x.z),
+        states=("z", "v"),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: {"z": x.z, "a": dx.v},
+    )
+    t = np.linspace(0.0, 1.0, 60)
+    options: dict[str, Any] = dict(x0={"z": 1.0, "v": 0.0}, substeps=16)
+    message = r"one noise is given .*\(standard deviations: z 0\.7\d*, a 6\.\de\+02\).*noise={\"z\": \.\.\., \"a\""
+    cases = ((900.0, 0.1, True), (900.0, [0.1, 0.1], False), (900.0, {"z": 0.1, "a": 1.0}, False), (9.0, 0.1, False))
+    for k, noise, warned in cases:
+        z = np.cos(np.sqrt(k) * t)
+        record = sid.TimeSeries(t, None, {"z": z, "a": -k * z})
+        expected = pytest.warns(UserWarning, match=message) if warned else nullcontext()
+        with pm.Model(), expected:
+            sid.ODEFilter("y", system, record, {"k": k}, noise=noise, **options)
 
 
 def test_coarse_steps_are_obeyed_with_a_warning() -> None:
