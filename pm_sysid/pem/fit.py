@@ -66,7 +66,8 @@ def fit_pem(
         Trees like ``p_guess``; None for an open side. Standard deviations are never negative.
     P0 : matrix (n_x, n_x) or number, optional
         Covariance of the initial state; a list or tuple with one for each of several records. By default the identity, or
-        what was read off the record with ``x0``; zero where no measurement noise is given to weigh it against.
+        what was read off the record with ``x0``; zero where no measurement noise is given to weigh it against, and of a
+        likelihood for the states that ``estimate_x0`` finds.
     fixed : mapping, optional
         Parameters that are known, by name.
     objective : {"mse", "likelihood"}

@@ -88,6 +88,10 @@ def set_up(
     uncertain = kind == "likelihood" or predictor.R is not None
     given = np.full_like(std, 1.0 if uncertain and not isinstance(predictor, ProbabilisticKalman) else 0.0)
     default = np.where(std > 0, std if uncertain else 0.0, given)
+    unknown = estimated(system, len(records), estimate_x0)
+    if kind == "likelihood":
+        # A state that is an unknown of the likelihood has no distribution beside it: it would be uncertain twice.
+        default = np.where(unknown, 0.0, default)
     roots = covariance_roots(system, P0, default)
     _check_weights(predictor, process, noise, roots, kind)
 
@@ -98,7 +102,6 @@ def set_up(
     filter = _filter(system, predictor, records, int(substeps), process, noise, roots)
     outputs = np.concatenate([r.output_matrix for r in records])
     sizes = {"process": START * states, "noise": START * _spread(outputs)}
-    unknown = estimated(system, len(records), estimate_x0)
     kalman = [("process", process, system.states), ("noise", noise, system.outputs)]
     kalman = kalman if filter.n_process else kalman[1:]
     unknowns = _unknowns(system, guess, values, kalman, sizes, start, unknown, bounds, positional)

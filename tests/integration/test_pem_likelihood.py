@@ -86,3 +86,14 @@ def test_information_is_the_spread_of_the_score() -> None:
 def test_noise_cannot_be_found_by_least_squares() -> None:
     with pytest.raises(ValueError, match="objective='likelihood'"):
         fit(predictor=BOTH)
+
+
+def test_an_estimated_start_is_not_uncertain_twice() -> None:
+    """Without process noise the likelihood is that of the output error: same unknowns, same errors, the start's included."""
+    data, free = record(n=300, noise=NOISE, seed=5), sid.ExtendedKalman(substeps=2)
+    options: dict[str, Any] = dict(predictor=free, x0=None, estimate_x0=True)
+    squares, likelihood = fit(data, **options), fit(data, objective="likelihood", **options)
+    of = {n: i for i, n in enumerate(likelihood.names)}
+    order = [of[n] for n in squares.names]
+    np.testing.assert_allclose(likelihood.x[order], squares.x, rtol=1e-3, atol=1e-2 * squares.x_stderr.max())
+    np.testing.assert_allclose(likelihood.x_stderr[order], squares.x_stderr, rtol=0.05)
