@@ -206,7 +206,27 @@ class Study:
             for output in _outputs(name, self.model):
                 caption = f"{which}, {output}: median and 94 % band of posterior draws, without measurement noise"
                 html.append(figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units))
+            html += self._left_over(which, name, record, runs)
         return html
+
+    def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset) -> Iterator[str]:
+        """Whether what free runs leave of a record is noise."""
+        from pm_sysid import plot_residuals
+
+        kept = record.t >= record.t[0] + self.skip
+        u = record.input_matrix[kept, 0] if record.inputs else None
+        for i, output in enumerate(_outputs(name, self.model)):
+            middle = np.median(runs[output].transpose("draw", "time"), axis=0)
+            left = ((record.output_matrix[:, i] - middle) / self.noise[name][i])[kept]
+            count = int(np.isfinite(left).sum())
+            if count < 40 or not np.isfinite(middle).all():
+                continue
+            lags = min(50, count // 4)
+            tests = residual_tests(left, u, lags=min(25, lags))
+            self.verdicts.append(judge.left_over(what, output, tests))
+            yield f"<pre>{escape(what)}, what it leaves of {escape(output)}, in units of the noise: {escape(str(tests))}</pre>"
+            draw = partial(plot_residuals, left, u=u, lags=lags, t=record.t[kept])
+            yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
 
 
 def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:

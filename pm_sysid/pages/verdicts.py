@@ -170,6 +170,19 @@ def residual(output: str, tests: ResidualTests) -> Iterator[Verdict]:
         )
 
 
+def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
+    """Whether what a free run leaves of a measurement is noise."""
+    alpha = 0.01
+    text = f"{what}: what is left of {output} is"
+    if tests.ljung_box_p > alpha and (tests.cross_p is None or tests.cross_p > alpha):
+        return Verdict("good", f"{text} white noise: nothing seems to be missing there.")
+    if tests.cross_p is not None and tests.cross_p <= alpha:
+        at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
+        return Verdict("look", f"{text} no noise, it follows the input ({at}): the structure or a parameter is off there.")
+    share = f"{100 * tests.share_outside:.0f} % of lags outside the bounds"
+    return Verdict("look", f"{text} not white ({share}): the structure or a parameter is off there, or noise is coloured.")
+
+
 def run(what: str, output: str, error: float, fit: float, noise: float | None) -> Verdict:
     """How well a free run meets a measurement; with a known noise, compared with it."""
     text = f"{what}, {output}: fit {fit:.1f} %"

@@ -100,7 +100,7 @@ def test_a_report_has_all_its_sections_and_needs_no_other_file(good) -> None:
     for heading in ("In short", "Data", "Equations", "Parameters", "Fit", "Residuals", "Integration", "Validation"):
         assert heading in page.headings
     assert all(image["src"].startswith("data:image/") and image["alt"] for image in page.images)
-    assert len(page.images) >= 4 + 2 + 2 + 2 + 2 + 2  # equations, records, densities, fit, residuals, validation
+    assert len(page.images) >= 4 + 2 + 2 + 2 + 2 + 4  # equations, records, densities, fit, residuals, validation
     assert not re.search(r"<(script|link)|href=\"http", good)
     assert 'class="warning"' not in good
 
@@ -108,6 +108,7 @@ def test_a_report_has_all_its_sections_and_needs_no_other_file(good) -> None:
 def test_the_right_model_gets_no_complaint_but_of_what_was_not_excited(good) -> None:
     levels = Page(good).levels
     assert "bad" not in levels and levels.count("good") >= 8
+    assert len(re.findall("what is left of (position|acceleration) is white noise", good)) == 2
     assert "beyond the range of the fit" in good  # the input of the validation is half as strong again
     assert re.search(r"<th[^>]*>position</th><td class=\"text\">output</td><td class=\"text\">m</td>.*?<td>20</td>", good)
 
@@ -118,6 +119,8 @@ def test_a_wrong_posterior_is_called_wrong(tmp_path) -> None:
     text = sid.report(MODEL, wrong, path=tmp_path / "bad.html").read_text()
     assert "Nothing was tried on a record that the fit has not seen" in text
     assert Page(text).levels.count("bad") >= 3
+    tried = sid.report(MODEL, draws(k=25.0), validation=OTHER, path=tmp_path / "tried.html").read_text()
+    assert re.search("what is left of position is (no noise, it follows the input|not white)", tried)
     assert "The chains disagree" in text and "are not white" in text and "a free run drifts away" in text
 
 
