@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,11 @@ import pymc as pm
 import pytensor
 from pymc.logprob.utils import ParameterValueError
 from pymc.pytensorf import join_nonshared_inputs
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy.optimize import minimize
 
 from pm_sysid.context import model_of
 from pm_sysid.doors import flag
+from pm_sysid.progress import progress_line
 
 #: Value and gradient of what is minimised.
 type Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -93,10 +92,9 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
     flag(progressbar, "progressbar")
     point = {**model.initial_point(), **unconstrained(start or {}, model)}
     x = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
-    bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
-    with bar if progressbar else nullcontext():
-        task = bar.add_task("find_mode: compiling")
-        search = Search(objective_of(model, point), x, lambda text: bar.update(task, description=text))
+    with progress_line("find_mode", progressbar) as say:
+        say("compiling")
+        search = Search(objective_of(model, point), x, say)
         try:
             x, covariance, converged = climb(search, x)
             complaint = (
@@ -123,7 +121,7 @@ class Search:
         self.evaluations += 1
         if value < self.lowest:
             self.lowest, self.best = value, np.array(x)
-        self.say(f"find_mode: {self.evaluations} evaluations, log posterior {-self.lowest:.6g}")
+        self.say(f"{self.evaluations} evaluations, log posterior {-self.lowest:.6g}")
         return value, gradient
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import pymc as pm
 
 from pm_sysid.compare import compare_models, validation_records
-from pm_sysid.doors import count, number, place, shown
+from pm_sysid.doors import count, flag, number, place, shown
 from pm_sysid.likelihood import ODEFilterRV
 from pm_sysid.pages.comparison import overview
 from pm_sysid.pages.html import document, figure, table
 from pm_sysid.pages.study import Study
 from pm_sysid.pages.verdicts import verdicts_html
 from pm_sysid.prediction import Source
+from pm_sysid.progress import progress_line
 from pm_sysid.timeseries import TimeSeries
 
 
@@ -36,6 +37,7 @@ def report(
     x0: Any = None,
     skip: float = 0.0,
     evidence: Mapping[str, Any] | None = None,
+    progressbar: bool = True,
 ) -> Path:
     """Write what was found about a model, or several models of one record, into one HTML file that needs no other.
 
@@ -66,6 +68,8 @@ def report(
         Seconds at the beginning of each record over which free runs are not scored.
     evidence : mapping of name to idata, optional
         As for :func:`compare_models`.
+    progressbar : bool, default True
+        Show which section is being made; nothing is left of the line.
 
     Returns
     -------
@@ -105,6 +109,7 @@ def report(
     checks = validation_records(validation)
     runs, skip = count(runs, "runs"), number(skip, "skip", "give seconds, such as 0.5")
     target = place(path, "path")
+    flag(progressbar, "progressbar")
     if not isinstance(title, str):
         raise TypeError(f"title is {shown(title)}; give text.")
     for label, value in (("units", units), ("x0", x0), ("evidence", evidence)):
@@ -117,26 +122,29 @@ def report(
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
         studies[name] = Study(one, draws, records, tuple(checks), dict(units or {}), runs, x0, skip)
 
-    bodies: list[str] = []
     several = len(studies) > 1
-    for name, study in studies.items():
+    parts: list[str] = []
+    bodies: list[str] = []
+    with progress_line("report", progressbar) as say:
+        for name, study in studies.items():
+            made = []
+            for heading, make in study.sections():
+                say(f"{name}, {heading.lower()}" if several else heading.lower())
+                made.append((heading, make()))
+            if several:
+                bodies += [f'<h2 id="{_anchor(name)}">{escape(name)}</h2>', verdicts_html(study.verdicts)]
+            level = "h3" if several else "h2"
+            for heading, html in made:
+                bodies += [f"<{level}>{heading}</{level}>", *html]
         if several:
-            bodies.append(f'<h2 id="{_anchor(name)}">{escape(name)}</h2>')
-        level = "h3" if several else "h2"
-        sections = study.sections()
-        if several:
-            bodies.append(verdicts_html(study.verdicts))
-        for heading, parts in sections:
-            bodies += [f"<{level}>{heading}</{level}>", *parts]
-    parts = []
-    if several:
-        found = compare_models(pairs, list(checks) or None, runs=runs, x0=x0, skip=skip, evidence=evidence)
-        links = "".join(f'<a href="#{_anchor(n)}">{escape(n)}</a>' for n in studies)
-        parts.append(f"<nav>{links}</nav><h2>Comparison</h2>")
-        parts += overview(found.table_html(), found.notes, found.cases, checks, units)
-    else:
-        (study,) = studies.values()
-        parts += ["<h2>In short</h2>", verdicts_html(study.verdicts)]
+            say("comparison")
+            found = compare_models(pairs, list(checks) or None, runs=runs, x0=x0, skip=skip, evidence=evidence)
+            links = "".join(f'<a href="#{_anchor(n)}">{escape(n)}</a>' for n in studies)
+            parts.append(f"<nav>{links}</nav><h2>Comparison</h2>")
+            parts += overview(found.table_html(), found.notes, found.cases, checks, units)
+        else:
+            (study,) = studies.values()
+            parts += ["<h2>In short</h2>", verdicts_html(study.verdicts)]
     first = next(iter(studies.values()))
     parts += ["<h2>Data</h2>", *_data(first.records, "", first.units)]
     if checks:

@@ -43,23 +43,20 @@ class Study:
     skip: float = 0.0
     verdicts: list[Verdict] = field(default_factory=list)
 
-    def sections(self) -> list[tuple[str, list[str]]]:
-        """Titles and HTML of all sections, in the order of a reader's questions."""
-        parts = [
-            ("Equations", self._equations()),
-            ("Parameters", self._parameters()),
-            ("Fit", self._fit()),
-            ("Residuals", self._residuals()),
-            ("Integration", self._integration()),
-        ]
+    def sections(self) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+        """Titles of all sections and what makes their HTML, in the order of a reader's questions."""
+        yield "Equations", self._equations
+        yield "Parameters", self._parameters
+        yield "Fit", self._fit
+        yield "Residuals", self._residuals
+        yield "Integration", self._integration
         if self.validation:
-            parts.append(("Validation", self._validation()))
+            yield "Validation", self._validation
         else:
             text = (
                 "Nothing was tried on a record that the fit has not seen; give one by validation=... to know how far it holds."
             )
             self.verdicts.append(Verdict("look", text))
-        return parts
 
     @cached_property
     def names(self) -> list[str]:

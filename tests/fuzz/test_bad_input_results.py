@@ -71,7 +71,9 @@ ENTRIES: dict[str, Entry] = {
         names=NAMES | {"data": ("record", "inputs")},
     ),
     "check_substeps": Entry(quiet(sid.check_substeps), SOURCE | {"data": RECORD, "factor": 2}, sound, names=NAMES),
-    "find_mode": Entry(quiet(sid.find_mode), {"model": PLAIN, "start": {"rate": 0.5}}, lambda m: finite(m.covariance)),
+    "find_mode": Entry(
+        quiet(sid.find_mode), {"model": PLAIN, "start": {"rate": 0.5}, "progressbar": False}, lambda m: finite(m.covariance)
+    ),
     "dic": Entry(quiet(sid.dic), {"idata": IDATA, "model": PLAIN, "draws": 40, "space": "model"}, sound, names=NAMES),
     "waic": Entry(quiet(sid.waic), {"idata": IDATA, "model": PLAIN, "draws": 40}, sound, names=NAMES),
     "stages": Entry(sid.stages, {"idata": Late(tiny.sequential)}, lambda d: "log_evidence" in d),
@@ -108,6 +110,7 @@ ENTRIES: dict[str, Entry] = {
             "x0": START,
             "skip": 0.0,
             "evidence": None,
+            "progressbar": False,
         },
         names={"idata": ("posterior",)},
     ),
