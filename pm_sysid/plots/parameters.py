@@ -148,10 +148,11 @@ def _draw_densities(ax: Axes, label: str, posterior: FloatArray, prior: FloatArr
     if ratio > _FOCUS:
         title += f"\nprior {float(f'{ratio:.2g}'):g} times wider"
     ax.set_title(title, fontsize="small")
-    ax.set(xlabel=label, yticks=[], xlim=(x[0], x[-1]))
+    ax.set(yticks=[], xlim=(x[0], x[-1]))
+    ax.set_xlabel(label, loc="left")  # a power of ten stands on the right
     ax.set_ylim(bottom=0)
-    ax.locator_params(axis="x", nbins=3)
-    ax.ticklabel_format(axis="x", scilimits=(-2, 4), useMathText=True)
+    ax.locator_params(axis="x", nbins=3 if abs(x[-1]) < 1e3 * (x[-1] - x[0]) else 1, min_n_ticks=1)
+    ax.ticklabel_format(axis="x", scilimits=(-2, 4), useMathText=True, useOffset=False)
     ax.spines[["left", "right", "top"]].set_visible(False)
 
 
