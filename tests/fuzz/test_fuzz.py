@@ -33,7 +33,7 @@ def check(seed: int, components: int, cases: range, points: int, gradient: bool 
     assert sum(r.unresolved for r in results) <= 0.5 * len(results)
 
 
-@pytest.mark.parametrize("seed, components", SMALL)
+@pytest.mark.parametrize("seed, components", [pytest.param(*s, marks=[pytest.mark.slow] * (s[0] in (3, 4))) for s in SMALL])
 def test_random_systems(seed: int, components: int) -> None:
     check(seed, components, range(17), 10, gradient=seed % 3 == 1)
 
@@ -55,6 +55,7 @@ def test_systems_that_once_failed(seed: int, components: int, case: int) -> None
     assert not result.complaints
 
 
+@pytest.mark.slow
 def test_a_derivative_by_a_parameter_of_zero() -> None:
     seed, components, case = ZERO
     result = compare(Compiled(structure(seed, components)), case, 10)

@@ -210,8 +210,8 @@ def test_records_that_cannot_be_simulated_are_failures() -> None:
 @pytest.mark.parametrize(
     "fit, settings",
     [
-        ("nuts", dict(draws=60, tune=40, chains=1)),
-        ("ibis", dict(draws=200)),
+        pytest.param("nuts", dict(draws=60, tune=40, chains=1), marks=pytest.mark.slow),
+        pytest.param("ibis", dict(draws=200), marks=pytest.mark.slow),
         ("annealing", dict(draws=800, tune=300, chains=1)),
         ("pem", dict(data=measured(60), draws=200)),
     ],

@@ -111,6 +111,7 @@ def test_criteria_of_a_filter_with_calibrated_diffusion(cases: Any) -> None:
     assert dic.n_data_points == waic.n_data_points == T
 
 
+@pytest.mark.slow
 def test_missing_samples_are_no_points() -> None:
     model = linear_model()
     idata = sampled(model, 100)
@@ -290,6 +291,7 @@ def test_new_draws_that_are_all_the_same_change_nothing(intersample: Any) -> Non
         assert_allclose(changing[name], np.broadcast_to(fixed[name][0], (3, 57)), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_new_draws_every_step_average_out() -> None:
     """A decay with a rate that is unknown, or white noise: the spread of its logarithm grows with T, or its root."""
     n, spread = 101, 0.2

@@ -77,6 +77,7 @@ def sample(model: pm.Model, step: Any = None, **options: Any) -> Any:
         return pm.sample(**{**dict(draws=30, tune=40, step=step), **settings, **options})
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_result_on_any_number_of_cores_and_by_spawn(model: pm.Model) -> None:
     with model:
         step = sid.DataAnnealing(widths=0.02, schedule="adaptive", adapt_widths=True)

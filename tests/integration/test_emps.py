@@ -110,6 +110,7 @@ def test_the_published_parameters_in_closed_loop(study: Any, part: str, micromet
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_disturbance_of_a_simulated_record_is_found_in_newtons(study: Any) -> None:
     """A white force that the model does not know is what the diffusion stands for, at any number of substeps."""
     truth = {"M": 95.0, "Fv": 200.0, "Fc": 20.0, "offset": -3.0}

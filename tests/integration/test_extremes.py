@@ -187,6 +187,7 @@ QUIET: dict[str, sid.TimeSeries] = {
 }
 
 
+@pytest.mark.slow
 def test_records_in_which_nothing_happens() -> None:
     """Likelihood, gradient, mode, states, innovations and prediction are finite on every one of them; one compilation each."""
     model = model_of(QUIET["zero input"])

@@ -74,6 +74,7 @@ def test_drawn_noise_is_larger_than_the_errors_that_a_fit_has_made_small() -> No
     np.testing.assert_allclose(found.var(), 2 * 28, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_arviz_and_compare_models_work_on_fits() -> None:
     data = record()
     y = data.y.copy()

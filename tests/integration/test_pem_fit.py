@@ -172,6 +172,7 @@ def test_options_reach_scipy() -> None:
         fit(options={"nonsense": 1})
 
 
+@pytest.mark.slow
 def test_points_and_solver_predict_like_derivatives() -> None:
     data, plain = record(), fit(predictor=FILTER)
     sigma = fit(data, predictor=sid.UnscentedKalman(Q={"z": 1e-4, "v": 0.05}, R={"y": 0.02}, substeps=2))

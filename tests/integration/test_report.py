@@ -155,6 +155,7 @@ def test_doors(arguments, options, error, message, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_check_of_substeps_agrees_with_sampling_weights_by_hand() -> None:
     """Reweighting by hand, from the log-likelihoods of two models that differ in their substeps alone."""
     posterior = draws(n=50)

@@ -86,7 +86,7 @@ def one_core(model: pm.Model) -> xr.Dataset:
         return pm.sample(cores=1, nuts_sampler="pymc", **BRIEF)["posterior"].to_dataset()
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
 def test_two_cores_draw_what_one_core_draws(model: pm.Model, one_core: xr.Dataset, context: str) -> None:
     with model:
@@ -96,6 +96,7 @@ def test_two_cores_draw_what_one_core_draws(model: pm.Model, one_core: xr.Datase
     assert not np.array_equal(one_core["k"][0], one_core["k"][1])
 
 
+@pytest.mark.slow
 def test_nutpie_samples_the_same_posterior(model: pm.Model) -> None:
     pytest.importorskip("nutpie")
     with model:

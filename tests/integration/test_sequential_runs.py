@@ -246,7 +246,7 @@ def start(folder: Path, checkpoint: str, result: str, slow: float, cores: int) -
     return subprocess.Popen(arguments, start_new_session=True)
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path, cores: int) -> None:
     whole = start(tmp_path, "-", "whole.npz", 0.0, cores)
     assert whole.wait(120) == 0

@@ -126,7 +126,11 @@ def differences(function: Callable[[np.ndarray], float], at: np.ndarray) -> tupl
     return estimates[0], np.abs(estimates[1] - estimates[0])
 
 
-@pytest.mark.parametrize("name", MODELS)
+#: Those that take longest to compile.
+LARGE = ("Bouc-Wen acceleration, zoh, EK1(2), variable", "two masses, foh missing, EK1(2), variable")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LARGE)) for n in MODELS])
 def test_gradient_equals_central_differences(name: str) -> None:
     with pm.Model() as model:
         MODELS[name]()
@@ -161,7 +165,7 @@ def test_gradient_is_finite_when_the_record_starts_at_rest(diffusion: Any, force
     assert np.all(np.isfinite(model.compile_dlogp()(point)))
 
 
-@pytest.mark.parametrize("solver", [EK0(order=3), EK1(order=3)])
+@pytest.mark.parametrize("solver", [EK0(order=2), pytest.param(EK1(order=3), marks=pytest.mark.slow)])
 def test_gradient_by_a_parameter_that_is_exactly_zero(solver: Solver) -> None:
     """An acceleration that its uncertain velocity does not enter yet: what it does to it is zero, its derivative is not."""
     system = duffing(observe="acceleration")

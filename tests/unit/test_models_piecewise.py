@@ -288,6 +288,7 @@ def test_dynamics_without_derivatives_is_a_static_map_too() -> None:
     np.testing.assert_allclose(run["y2"], VELOCITY.t)
 
 
+@pytest.mark.slow
 def test_a_static_map_in_a_likelihood_of_pymc() -> None:
     y = sid.simulate(piecewise_map(3), VELOCITY, MAP)["force"].values + np.random.default_rng(0).normal(size=80)
     data = VELOCITY.replace(y=y)
