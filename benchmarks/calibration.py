@@ -139,8 +139,8 @@ def cases() -> dict[str, Case]:
             {"m": 1.0, "gamma": 0.8, "delta": -0.5},
             {"c": (0.5, 0.3), "k": (50.0, 0.2), "alpha": (50.0, 0.2), "beta": (20.0, 0.3)},
             0.01,
-            sid.EK1(order=4),
-            2,
+            sid.EK1(order=3),
+            4,
         ),
         "two_dof": Case(
             sid.models.chain(2, {1: "cubic"}),
@@ -195,6 +195,8 @@ def studies() -> dict[str, Study]:
         "duffing:nuts": Study(duffing.model, "model", "nuts", 200, nuts),
         "duffing, k3 known:annealing": Study(stiffness_known.model, "model", "annealing", 200, {}),
     }
+    kinks = replace(by_name["bouc_wen"], solver=sid.EK1(order=4), substeps=2)
+    found["coarse steps, hysteresis:ibis!"] = Study(kinks.model, kinks.accurate, "ibis", 200, {})
     for name in ("bouc_wen", "two_dof", "friction"):
         case = by_name[name]
         found[f"{name}:ibis, accurate records"] = Study(case.model, case.accurate, "ibis", 200, {})
