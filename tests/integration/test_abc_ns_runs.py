@@ -2,9 +2,7 @@
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -199,26 +197,24 @@ def test_a_dask_worker_that_is_killed_loses_nothing(reference: xr.DataTree) -> N
         assert set(client.run(os.getpid).values()) != set(pids.values())  # one was started anew
 
 
-@pytest.fixture
-def interrupt() -> Iterator[None]:
-    timer = threading.Timer(8.0, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    yield
-    timer.cancel()
-
-
 @pytest.mark.slow
-def test_an_interrupt_keeps_the_rounds_done(interrupt: None) -> None:
+def test_an_interrupt_keeps_the_rounds_done() -> None:
+    """Ctrl-C while it simulates; while it compiles, libraries may swallow the exception."""
+    calls = 0
+
     def slow(rng: Any, mu: Any, size: Any = None) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 1500:
+            os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.003)
         return np.atleast_1d(mu)
 
     with pm.Model() as model:
         mu = pm.Normal("mu")
         pm.Simulator("y", slow, mu, observed=[0.3])
-    begin = time.monotonic()
     idata = sid.sample_abc_ns(
         {"m": model}, 100, distance=lambda y, s: float(abs(y - s)[0]), epsilon=3.0, tolerance=1e-9, progressbar=False
     )
-    assert idata.attrs["stopped"] == "interrupted" and time.monotonic() - begin < 20
+    assert idata.attrs["stopped"] == "interrupted" and calls < 1550
     assert idata["populations"].sizes["population"] >= 2 and idata["m"]["posterior"].sizes["draw"] == 100
