@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from operator import is_not
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -94,7 +96,7 @@ def find_mode(model: pm.Model | None = None, *, start: dict[str, Any] | None = N
     x = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
     with progress_line("find_mode", progressbar) as say:
         say("compiling")
-        search = Search(objective_of(model, point), x, say)
+        search = Search(compiled(model, point).objective, x, say)
         try:
             x, covariance, converged = climb(search, x)
             complaint = (
@@ -125,8 +127,38 @@ class Search:
         return value, gradient
 
 
+class Compiled(NamedTuple):
+    """Functions of a model, and the parts of it that they were compiled for."""
+
+    parts: list[Any]
+    objective: Objective
+    free: Callable[..., list[np.ndarray]]
+
+
+_COMPILED: WeakKeyDictionary[pm.Model, Compiled] = WeakKeyDictionary()
+
+
+def compiled(model: pm.Model, point: Mapping[str, Any]) -> Compiled:
+    """Objective, and free variables from value variables, compiled once a model.
+
+    New data (``set_data``) are seen through the shared variables of the graph.
+    """
+    shapes = [np.shape(point[v.name]) for v in model.value_vars]
+    parts = [*model.basic_RVs, *model.rvs_to_values.values(), *model.rvs_to_transforms.values(), *model.potentials]
+    found = _COMPILED.get(model)
+    if (
+        found is None
+        or len(found.parts) != len(parts) + 1
+        or found.parts[0] != shapes
+        or any(map(is_not, found.parts[1:], parts))
+    ):
+        free = pytensor.function(model.value_vars, model.unobserved_value_vars, on_unused_input="ignore")
+        found = _COMPILED[model] = Compiled([shapes, *parts], objective_of(model, point), free)
+    return found
+
+
 def objective_of(model: pm.Model, point: Mapping[str, Any]) -> Objective:
-    """Negative log posterior and its gradient, compiled; huge where it is not finite."""
+    """Negative log posterior and its gradient; huge where it is not finite."""
     (logp,), joined = join_nonshared_inputs(point, [model.logp()], model.value_vars)
     function = pytensor.function([joined], [logp, pytensor.grad(logp, joined, disconnected_inputs="ignore")], trust_input=True)
 
@@ -210,7 +242,6 @@ def _initvals(model: pm.Model, point: dict[str, Any], x: np.ndarray) -> dict[str
         size = int(np.size(point[v.name]))
         values[v.name] = x[at : at + size].reshape(np.shape(point[v.name]))
         at += size
-    free = model.unobserved_value_vars
-    function = pytensor.function(model.value_vars, free, on_unused_input="ignore")
     names = [v.name for v in model.free_RVs]
-    return {v.name: value for v, value in zip(free, function(**values), strict=True) if v.name in names}
+    found = zip(model.unobserved_value_vars, compiled(model, point).free(**values), strict=True)
+    return {v.name: value for v, value in found if v.name in names}

@@ -1,9 +1,12 @@
+import gc
+import weakref
+
 import numpy as np
 import pymc as pm
 import pytest
 
 import pm_sysid as sid
-from pm_sysid.mode import objective_of
+from pm_sysid.mode import _COMPILED, objective_of
 
 
 def linear_model(noise=0.05):
@@ -71,12 +74,31 @@ def test_a_posterior_without_maximum_is_said_so():
             assert not sid.find_mode().converged
 
 
+def test_a_model_is_compiled_once_for_all_its_data(monkeypatch):
+    """New data and another start: no new compilation; another potential: one."""
+    calls = []
+    monkeypatch.setattr("pm_sysid.mode.objective_of", lambda *a: calls.append(a) or objective_of(*a))
+    with pm.Model():
+        x = pm.Normal("x", 0.0, 10.0)
+        data = pm.Data("data", [1.0, 3.0])
+        pm.Normal("y", x, 1.0, observed=data)
+        first = sid.find_mode()
+        pm.set_data({"data": [4.0, 6.0, 5.0]})
+        second = sid.find_mode(start={"x": 3.0})
+        assert len(calls) == 1
+        np.testing.assert_allclose([first.point[0], second.point[0]], [4.0 / 2.01, 15.0 / 3.01], rtol=1e-6)
+        assert second.initvals["x"] == second.point[0]
+        pm.Potential("pull", -0.5 * x**2)
+        np.testing.assert_allclose(sid.find_mode().point[0], 15.0 / 4.01, rtol=1e-6)
+    assert len(calls) == 2
+
+
 def test_an_interrupted_search_returns_its_best_point(monkeypatch):
     """Ctrl-C at the eighth evaluation: the best of seven, from where another search goes on."""
-    seen, compiled = [], objective_of
+    seen = []
 
     def interrupted(model, point):
-        objective = compiled(model, point)
+        objective = objective_of(model, point)
 
         def evaluate(x):
             if len(seen) == 7:
@@ -121,3 +143,18 @@ def test_innovations_of_the_true_model_are_white(model, mode):
 def test_innovations_name_a_filter_that_is_not_there(model):
     with pytest.raises(ValueError, match=r"no ODEFilter named 'z'; it has \['y'\]"):
         sid.innovations({}, "z", model=model)
+
+
+def test_what_is_compiled_goes_with_its_model():
+    """Kept functions do not keep their model."""
+    with pm.Model() as model:
+        x = pm.LogNormal("x")
+        pm.Deterministic("twice", 2 * x)
+        pm.Potential("pull", -(x**2))
+        pm.Normal("y", x, 1.0, observed=pm.Data("data", [1.0, 3.0]))
+        sid.find_mode()
+    assert model in _COMPILED
+    gone = weakref.ref(model)
+    del model, x
+    gc.collect()
+    assert gone() is None
