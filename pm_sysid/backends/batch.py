@@ -8,7 +8,7 @@ from typing import Any
 
 from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 
-from pm_sysid.backends.program import compile_program, forward_program, interpret_program, reverse_program
+from pm_sysid.backends.program import KERNELS, compile_program, forward_program, interpret_program, reverse_program
 from pm_sysid.batch import BatchRecurrence, BatchRecurrenceGradient
 from pm_sysid.recurrence import Recurrence, interpreted
 
@@ -275,19 +275,25 @@ def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_s
 """
 
 
+@lru_cache(maxsize=KERNELS)
+def _kernel(source: str, op: Recurrence, width: int, lanes: int, reverse: bool) -> tuple[Any, str]:
+    """Numba function of a loop, and the key of its machine code; one for all functions that use it."""
+    programs = [forward_program(op, lanes=True), *([reverse_program(op, lanes=True)] if reverse else [])]
+    return compile_program(source, *programs, lanes=lanes, width=width)
+
+
 @register_funcify_and_cache_key(BatchRecurrence)
 def numba_batch(op: BatchRecurrence, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of a batch."""
-    width, program = block_width(op.recurrence), forward_program(op.recurrence, lanes=True)
-    return compile_program(value_source(op.recurrence, width, LANES), program, lanes=LANES, width=width)
+    width = block_width(op.recurrence)
+    return _kernel(value_source(op.recurrence, width, LANES), op.recurrence, width, LANES, False)
 
 
 @register_funcify_and_cache_key(BatchRecurrenceGradient)
 def numba_batch_gradient(op: BatchRecurrenceGradient, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of the reverse sweep of a batch."""
-    recurrence, width = op.recurrence, block_width(op.recurrence)
-    programs = forward_program(recurrence, lanes=True), reverse_program(recurrence, lanes=True)
-    return compile_program(gradient_source(recurrence, width, LANES), *programs, lanes=LANES, width=width)
+    width = block_width(op.recurrence)
+    return _kernel(gradient_source(op.recurrence, width, LANES), op.recurrence, width, LANES, True)
 
 
 @interpreted.register

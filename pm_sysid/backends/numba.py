@@ -8,7 +8,7 @@ from typing import Any
 
 from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 
-from pm_sysid.backends.program import compile_program, forward_program, interpret_program, reverse_program
+from pm_sysid.backends.program import KERNELS, compile_program, forward_program, interpret_program, reverse_program
 from pm_sysid.recurrence import TAPE_BYTES, Recurrence, RecurrenceGradient, interpreted
 
 
@@ -161,17 +161,26 @@ def kernel(params, starts, counts, substeps, samples, g_outputs, g_final):{_chec
 """
 
 
+# One kernel for all functions that use a recurrence: another one would have to be loaded again, and numba keeps the intrinsics
+# of every one there has been.
+
+
+@lru_cache(maxsize=KERNELS)
+def _kernel(source: str, op: Recurrence, reverse: bool) -> tuple[Any, str]:
+    """Numba function of a loop, and the key of its machine code."""
+    return compile_program(source, forward_program(op), *([reverse_program(op)] if reverse else []))
+
+
 @register_funcify_and_cache_key(Recurrence)
 def numba_recurrence(op: Recurrence, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of a recurrence."""
-    return compile_program(value_source(op), forward_program(op))
+    return _kernel(value_source(op), op, False)
 
 
 @register_funcify_and_cache_key(RecurrenceGradient)
 def numba_recurrence_gradient(op: RecurrenceGradient, **kwargs: Any) -> tuple[Any, str]:
     """Numba implementation of the reverse sweep."""
-    recurrence = op.recurrence
-    return compile_program(gradient_source(recurrence), forward_program(recurrence), reverse_program(recurrence))
+    return _kernel(gradient_source(op.recurrence), op.recurrence, True)
 
 
 @lru_cache(maxsize=32)

@@ -28,6 +28,9 @@ VERSION = sha256("".join(getsource(m) for m in (elementary, llvm, threads)).enco
 #: No 'nnan' or 'ninf': missing samples and diverged states are told apart by comparisons.
 FASTMATH = {"contract", "nsz", "arcp", "reassoc"}
 
+#: Kernels that are kept for the next function with the same recurrence.
+KERNELS = 64
+
 
 class Program(NamedTuple):
     """Phases cut into segments, by name, with the arrays each works on; and the sizes of the work array and of P."""
