@@ -26,6 +26,7 @@ import pymc as pm
 import pm_sysid as sid
 
 RESULTS = Path(__file__).parent / "results"
+DUFFING = sid.models.duffing()
 TRUTH = {"m": 1.0, "c": 1.5, "k": 150.0, "k3": 3000.0}
 
 
@@ -35,14 +36,14 @@ def record(T: int, seed: int = 0, fs: float = 50.0) -> sid.TimeSeries:
     t = np.arange(T) / fs
     u = 10 * np.convolve(rng.standard_normal(T + 8), np.ones(9) / 3, "valid")
     data = sid.TimeSeries(t, u, None, inputs="F")
-    y = sid.simulate(sid.models.duffing(), data, TRUTH, x0=0.0, substeps=4)["y"].values
+    y = sid.simulate(DUFFING, data, TRUTH, x0=0.0, substeps=4)["y"].values
     return data.replace(y=y + 0.01 * y.std() * rng.standard_normal(T))
 
 
 def model_of(data: Any, **options: Any) -> pm.Model:
     with pm.Model() as model:
         params = {name: pm.LogNormal(name, np.log(value), 0.2) for name, value in TRUTH.items()}
-        sid.ODEFilter("y", sid.models.duffing(), data, params, noise=pm.HalfNormal("noise", 0.01), substeps=1, **options)
+        sid.ODEFilter("y", DUFFING, data, params, noise=pm.HalfNormal("noise", 0.01), substeps=1, **options)
     return model
 
 
@@ -128,7 +129,7 @@ def hundred_records() -> dict[str, Any]:
     value, gradient = model.compile_logp(), model.compile_dlogp()
     found = {"seconds": timed(lambda: value(point))[0], "gradient_s": timed(lambda: gradient(point))[0]}
     begin = time.perf_counter()
-    mode = sid.find_mode(model)
+    mode = sid.find_mode(model, progressbar=False)
     found["mode_s"] = time.perf_counter() - begin
     found["mode"] = {k: float(v) for k, v in mode.initvals.items()}
     return found
@@ -143,30 +144,61 @@ def resident() -> float:
     return float("nan")
 
 
-def repeated(fits: int, fresh: bool) -> dict[str, Any]:
-    """Fit again and again: new data in one model, or a new model each time; MiB after each."""
+def sample_briefly(model: pm.Model) -> None:
+    """Mode and a short chain, for which PyMC compiles a function a variable."""
+    with model:
+        mode = sid.find_mode(progressbar=False)
+        options: dict[str, Any] = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+        pm.sample(20, tune=20, step=pm.Metropolis(), initvals=mode.initvals, **options)
+
+
+def repeated(fits: int, fit: Callable[[int], Any]) -> dict[str, Any]:
+    """Fit again and again; MiB after each, and how much more it is after the last than after half of them."""
     sizes = []
-    model = model_of(record(100))
     for i in range(fits):
-        if fresh:
-            model = model_of(record(100, i))
-        else:
-            sid.set_data({"y": record(100, i)}, model)
-        with model:
-            mode = sid.find_mode()
-            pm.sample(
-                20,
-                tune=20,
-                chains=1,
-                cores=1,
-                step=pm.Metropolis(),
-                initvals=mode.initvals,
-                progressbar=False,
-                compute_convergence_checks=False,
-            )
+        fit(i)
         sizes.append(resident())
-    half = sizes[len(sizes) // 2]
-    return {"fits": fits, "MiB": sizes[:: max(1, fits // 20)], "growth_%": 100 * (sizes[-1] / half - 1)}
+    return grown(sizes)
+
+
+def grown(sizes: list[float]) -> dict[str, Any]:
+    half, fits = sizes[len(sizes) // 2], len(sizes)
+    per_fit = (sizes[-1] - half) / (fits - 1 - fits // 2)
+    return {"fits": fits, "MiB": sizes[:: max(1, fits // 20)], "MiB_a_fit": per_fit, "growth_%": 100 * (sizes[-1] / half - 1)}
+
+
+def calibrated(fits: int) -> dict[str, Any]:
+    """``sid.calibrate`` with NUTS: one compiled model, and what its functions leave behind."""
+    data, sizes = record(100), []
+
+    def generate(params: dict[str, Any], rng: np.random.Generator) -> sid.TimeSeries:
+        sizes.append(resident())
+        y = sid.simulate(DUFFING, data, {k: params[k] for k in TRUTH}, x0=0.0, substeps=4)["y"].values
+        return data.replace(y=y + params["noise"] * rng.standard_normal(len(y)))
+
+    options: dict[str, Any] = {"draws": 30, "tune": 20, "chains": 1, "random_seed": 1, "progressbar": False}
+    sid.calibrate(lambda: model_of(data, x0=0.0), fits, fit="nuts", generate=generate, **options)
+    return grown(sizes)
+
+
+def new_data(fits: int, fit: Callable[[pm.Model], Any]) -> dict[str, Any]:
+    """New data in one model."""
+    model = model_of(record(100))
+
+    def again(i: int) -> None:
+        sid.set_data({"y": record(100, i)}, model)
+        fit(model)
+
+    return repeated(fits, again)
+
+
+def without_a_filter(i: int) -> pm.Model:
+    """As many variables, and a likelihood of PyMC's own: what PyMC, PyTensor and numba leave behind by themselves."""
+    with pm.Model() as model:
+        a, b, c, d = (pm.LogNormal(name, 0.0, 0.2) for name in "abcd")
+        y = pm.Data("data", np.random.default_rng(i).standard_normal(100))
+        pm.Normal("y", a * np.arange(100.0) + b * c * d, pm.HalfNormal("noise", 1.0), observed=y)
+    return model
 
 
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -175,8 +207,11 @@ CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     "100 000 particles": lambda fits: many_particles(),
     "50 coordinates": lambda fits: fifty_coordinates(),
     "100 records": lambda fits: hundred_records(),
-    "new data, one model": lambda fits: repeated(fits, fresh=False),
-    "a new model each time": lambda fits: repeated(fits, fresh=True),
+    "calibrate, NUTS": calibrated,
+    "new data, mode": lambda fits: new_data(fits, lambda model: sid.find_mode(model, progressbar=False)),
+    "new data, mode and pm.sample": lambda fits: new_data(fits, sample_briefly),
+    "a new model each time": lambda fits: repeated(fits, lambda i: sample_briefly(model_of(record(100, i)))),
+    "a new model without a filter": lambda fits: repeated(fits, lambda i: sample_briefly(without_a_filter(i))),
 }
 
 
