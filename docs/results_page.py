@@ -178,10 +178,8 @@ def pem(found: Mapping[str, Any]) -> str:
             rows.append([f"Bouc-Wen, {name}", "", number(1e6 * found["bouc_wen"][part]), "µm", took])
     for name, (train, test) in found.get("emps", {}).items():
         rows.append([f"EMPS, {name}", number(train), number(test), "mm", ""])
-    return (
-        "RMSE of free runs after a fit, and seconds of the fit. "
-        "From a short run so far where structures or EMPS are missing.\n\n"
-        + table(["", "training", "test", "unit", "seconds"], rows)
+    return "RMSE of free runs after a fit, and seconds of the fit.\n\n" + table(
+        ["", "training", "test", "unit", "seconds"], rows
     )
 
 
