@@ -74,6 +74,7 @@ def test_conjugate_regression(options: dict[str, Any]) -> None:
     assert 0.5 < np.std(evidences, ddof=1) / np.mean(errors) < 2.0
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")  # of JAX, where its tests ran before in this process
 def test_one_seed_gives_one_result_on_any_number_of_cores() -> None:
     exact = regression()
     logging.getLogger("pymc").setLevel(logging.ERROR)
