@@ -144,7 +144,8 @@ def compiled(model: pm.Model, point: Mapping[str, Any]) -> Compiled:
     New data (``set_data``) are seen through the shared variables of the graph.
     """
     shapes = [np.shape(point[v.name]) for v in model.value_vars]
-    parts = [*model.basic_RVs, *model.rvs_to_values.values(), *model.rvs_to_transforms.values(), *model.potentials]
+    parts = [*model.basic_RVs, *model.rvs_to_values.values(), *model.rvs_to_transforms.values()]
+    parts += [*model.potentials, *model.deterministics]
     found = _COMPILED.get(model)
     if (
         found is None

@@ -216,7 +216,10 @@ class Study:
             middle = np.median(runs[output].transpose("draw", "time"), axis=0)
             left = ((record.output_matrix[:, i] - middle) / self.noise[name][i])[kept]
             count = int(np.isfinite(left).sum())
-            if count < 40 or not np.isfinite(middle).all():
+            if not np.isfinite(middle).all():
+                continue  # said above
+            if count < 40:
+                yield f'<p class="warning">{escape(what)}, {escape(output)}: {count} residuals are too few to test.</p>'
                 continue
             lags = min(50, count // 4)
             tests = residual_tests(left, u, lags=min(25, lags))

@@ -90,7 +90,9 @@ def test_a_model_is_compiled_once_for_all_its_data(monkeypatch):
         assert second.initvals["x"] == second.point[0]
         pm.Potential("pull", -0.5 * x**2)
         np.testing.assert_allclose(sid.find_mode().point[0], 15.0 / 4.01, rtol=1e-6)
-    assert len(calls) == 2
+        pm.Deterministic("twice", 2 * x)
+        assert sid.find_mode().initvals.keys() == {"x"}
+    assert len(calls) == 3
 
 
 def test_an_interrupted_search_returns_its_best_point(monkeypatch):
