@@ -28,11 +28,12 @@ import pytensor
 import pytensor.tensor as pt
 
 import pm_sysid as sid
-from pm_sysid import simulation
-from pm_sysid.backends.python import NAMESPACE, expression
-from pm_sysid.batch import BatchRecurrence, BatchRecurrenceGradient, default_threads
-from pm_sysid.problem import Problem
-from pm_sysid.recurrence import Recurrence
+from pm_sysid.recurrence.batch_op import BatchRecurrence, BatchRecurrenceGradient
+from pm_sysid.recurrence.interpreted import NAMESPACE, expression
+from pm_sysid.recurrence.op import Recurrence
+from pm_sysid.recurrence.threads import default_threads
+from pm_sysid.solve import simulate as simulation
+from pm_sysid.solve.filter_graph import Problem
 from pm_sysid.steps.ek import filter_recurrence
 from pm_sysid.steps.rk4 import rk4_inputs
 

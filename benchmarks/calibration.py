@@ -25,9 +25,8 @@ import pymc as pm
 import xarray as xr
 
 import pm_sysid as sid
-from pm_sysid.samplers.abc_ns import Run
-from pm_sysid.samplers.abc_settings import Settings
-from pm_sysid.samplers.simulations import Simulations, where
+from pm_sysid.sampling.abc.nested_sampling import Run
+from pm_sysid.sampling.abc.simulations import Simulations
 
 RESULTS = Path(__file__).parent / "results" / "calibration.json"
 FIGURES = Path(__file__).parents[1] / "docs"
@@ -101,10 +100,9 @@ class Ball:
         """Draws from the particles within the tolerance."""
         tolerance = 100 * self.radius**2 / np.var(model.rvs_to_values[model["y"]].get_value())
         simulations = Simulations({"duffing": model}, None)
-        run = Run(Settings(self.particles), simulations, np.ones(1), int(rng.integers(2**31)), np.inf, np.inf)
-        place = where(simulations, None)
+        run = Run(self.particles, simulations, np.ones(1), int(rng.integers(2**31)))
         while not run.history or run.history[-1]["threshold"] > tolerance:
-            run._round(place, None)
+            run.next_population()
         if len(run.populations) < 2:
             raise RuntimeError("the first threshold is below the tolerance")
         within = run.populations[-2].below(tolerance)
@@ -301,7 +299,7 @@ def figures() -> None:
 
 def table() -> None:
     """Print what is saved as a table: largest bias and widths in posterior standard deviations, by normal scores."""
-    print("| | records | fits | failed | s a fit | location | width | smallest p | verdict |")
+    print("| | records | fits | failed | s per fit | location | width | smallest p | verdict |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, entry in json.loads(RESULTS.read_text()).items():
         tests = sid.calibration_tests(restored(entry))

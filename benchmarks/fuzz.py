@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parent
-sys.path.insert(0, str(ROOT.parent / "tests" / "fuzz"))
+sys.path.insert(0, str(ROOT.parent / "tests"))
 
-from harness import Compiled, compare  # noqa: E402
-from systems import structure  # noqa: E402
+from support.fuzz.harness import Compiled, compare  # noqa: E402
+from support.fuzz.systems import structure  # noqa: E402
 
 RESULTS = ROOT / "results" / "fuzz.jsonl"
 

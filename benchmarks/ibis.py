@@ -23,6 +23,8 @@ import pymc as pm
 from pymc.smc.kernels import IMH
 
 import pm_sysid as sid
+from pm_sysid.sampling.smc.algorithm import Sequential
+from pm_sysid.sampling.smc.particle_state import SequentialState, Start
 
 RESULTS = Path(__file__).parent / "results"
 PRIORS = {
@@ -35,6 +37,21 @@ PRIORS = {
 OFFSET = (0.0, 0.01)
 PARAMS = ("m", "c", "k", "k3", "offset")
 N = 1000
+GAUSSIAN = sid.Moves(freedom=np.inf)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "threshold=0.5": {"threshold": 0.5},
+    "threshold=0.7": {"threshold": 0.7},
+    "Gaussian proposals": {"moves": GAUSSIAN},
+    "Gaussian proposals, threshold=0.5": {"moves": GAUSSIAN, "threshold": 0.5},
+    "freedom=5": {"moves": sid.Moves(freedom=5.0)},
+    "steps=10": {"moves": sid.Moves(steps=10)},
+    "steps=50": {"moves": sid.Moves(steps=50)},
+    "steps=10, threshold=0.5": {"moves": sid.Moves(steps=10), "threshold": 0.5},
+    "plain moves, steps=1": {"moves": sid.Moves("plain", steps=1)},
+    "plain moves, steps=3": {"moves": sid.Moves("plain", steps=3)},
+    "plain moves, steps=3, threshold=0.5": {"moves": sid.Moves("plain", steps=3), "threshold": 0.5},
+}
 
 
 def silverbox_model(record: sid.TimeSeries) -> pm.Model:
@@ -66,23 +83,30 @@ def row(name: str, seconds: float, evaluations: float, evidence: float, posterio
     }
 
 
-def ibis(model: pm.Model, arrow: sid.TimeSeries, T: int, **options: Any) -> Any:
-    """One chain of IBIS on all threads; the kernel is built once and run twice."""
-    kernel = sid.IBIS(N, model=model, random_seed=1, **options)
+def compiled(model: pm.Model, **options: Any) -> Sequential:
+    """Sequential sampler, compiled by a draw of the prior."""
+    sequential = Sequential(sid.Target(model), N, **options)
+    sequential.init(Start(sequential.target.draw_prior(1)))
+    return sequential
+
+
+def run(sequential: Sequential, seed: int) -> tuple[SequentialState, float]:
+    """Final state of one chain, and the seconds it took from the first particles on."""
+    rng = np.random.default_rng(seed)
+    state = sequential.init(sequential.draw_prior(rng))
+    start = time.perf_counter()
+    while not sequential.finished(state):
+        state = sequential.step(state, rng)
+    return state, time.perf_counter() - start
+
+
+def ibis(model: pm.Model, arrow: sid.TimeSeries, T: int, name: str = "defaults") -> Any:
+    """One chain of IBIS on all threads; the functions are compiled once and run twice."""
+    sequential = compiled(model, **SETTINGS[name])
     for seed in (1, 2):
-        kernel.initialize(None, np.random.default_rng(seed))
-        start = time.perf_counter()
-        stages = 0
-        while kernel.beta < 1:
-            kernel.update_beta_and_weights()
-            kernel.step()
-            stages += 1
-        seconds = time.perf_counter() - start
-    name = ", ".join(f"{k}={v}" for k, v in options.items()) or "defaults"
-    posterior = kernel.target.constrained(kernel.cloud.x)
-    return row(
-        f"IBIS ({name}; {stages} stages)", seconds, kernel.evaluations / T, kernel.log_marginal_likelihood, posterior, arrow
-    )
+        state, seconds = run(sequential, seed)
+    posterior = sequential.target.constrained(state.particles.x)
+    return row(f"IBIS ({name}; {state.stage} stages)", seconds, state.evaluations / T, state.log_evidence, posterior, arrow)
 
 
 class Counting(IMH):
@@ -161,35 +185,15 @@ def settings_table(seeds: int = 20) -> None:
     model, T = short_model(), 400
     print(f"Duffing, T = {T}, {N} particles, {seeds} seeds")
     print(f"{'settings':38s} stages  evaluations  log evidence    sd  reported  x evaluations  means x evaluations")
-    for options in (
-        {},
-        {"threshold": 0.5},
-        {"threshold": 0.7},
-        {"freedom": np.inf},
-        {"freedom": np.inf, "threshold": 0.5},
-        {"freedom": 5.0},
-        {"steps": 10},
-        {"steps": 50},
-        {"steps": 10, "threshold": 0.5},
-        {"moves": "plain", "steps": 1},
-        {"moves": "plain", "steps": 3},
-        {"moves": "plain", "steps": 3, "threshold": 0.5},
-    ):
-        kernel = sid.IBIS(N, model=model, random_seed=1, **options)  # type: ignore[arg-type]
-        rows = []
+    for name, options in SETTINGS.items():
+        sequential, rows = compiled(model, **options), []
         for seed in range(seeds):
-            kernel.initialize(None, np.random.default_rng(seed))
-            while kernel.beta < 1:
-                kernel.update_beta_and_weights()
-                kernel.step()
-            x = kernel.cloud.x
-            rows.append(
-                [kernel.log_marginal_likelihood, kernel.variance**0.5, kernel.evaluations / T, kernel.iteration, *x.mean(0)]
-            )
+            state, _ = run(sequential, seed)
+            x = state.particles.x
+            rows.append([state.log_evidence, state.variance**0.5, state.evaluations / T, state.stage, *x.mean(0)])
         table = np.array(rows)
         value, reported, evaluations, stages = table[:, :4].mean(0)
         means = np.mean(table[:, 4:].var(0, ddof=1) / x.var(0))
-        name = ", ".join(f"{k}={v}" for k, v in options.items()) or "defaults"
         spread = table[:, 0].std(ddof=1)
         print(
             f"{name:38s} {stages:6.0f} {evaluations:12,.0f} {value:13.2f} {spread:5.2f} {reported:9.2f}"
@@ -219,8 +223,8 @@ def main() -> None:
     print(f"{'':42s}" + "".join(f" {t:>{w}s}" for t, w in zip(titles, (8, 11, 13, 8, 8, 22), strict=True)))
     results = {
         "IBIS": ibis(model, arrow, len(train)),
-        "IBIS, threshold 0.5": ibis(model, arrow, len(train), threshold=0.5),
-        "IBIS, plain moves": ibis(model, arrow, len(train), moves="plain"),
+        "IBIS, threshold 0.5": ibis(model, arrow, len(train), "threshold=0.5"),
+        "IBIS, plain moves": ibis(model, arrow, len(train), "plain moves, steps=3"),
         "particles": waste_free(model, arrow),
     }
     if not options.quick:

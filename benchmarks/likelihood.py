@@ -29,9 +29,9 @@ from pytensor.graph.basic import Constant
 from pytensor.tensor.elemwise import Elemwise
 
 import pm_sysid as sid
-from pm_sysid.backends.numba import value_source
-from pm_sysid.backends.program import FASTMATH, forward_program
-from pm_sysid.backends.python import NAMESPACE, print_phase
+from pm_sysid.recurrence.interpreted import NAMESPACE, print_phase
+from pm_sysid.recurrence.llvm.program import FASTMATH, forward_program
+from pm_sysid.recurrence.llvm.single import value_source
 
 TRUTH = {"m": 5.368e-6, "c": 2.254e-4, "k": 0.9892, "k3": 3.961, "offset": -5.4e-3}
 

@@ -120,12 +120,16 @@ def reference_archimedes(**options: Any) -> tuple[np.ndarray, float, int]:
     return np.array([float(v) for v in result.p.values()]), float(np.mean(np.square(result.fun))), int(result.nit)
 
 
-def reference_ours(method: Any = "lm", shifted: bool = True, **options: Any) -> tuple[np.ndarray, float, int]:
+def reference_ours(
+    method: Any = "lm", tolerances: Any = None, shifted: bool = True, **options: Any
+) -> tuple[np.ndarray, float, int]:
     """The same in this package; or with the state at the first sample, as it was simulated."""
     t, u, y = step_response()
     record = one_before(t, u, y) if shifted else sid.TimeSeries(t, u, y, intersample="zoh")
     predictor = sid.ExtendedKalman(Q=VARIANCE, R=VARIANCE, substeps=1)
-    fit = sid.fit_pem(oscillator(), record, GUESS, predictor=predictor, x0=0.0, method=method, **options)
+    fit = sid.fit_pem(
+        oscillator(), record, GUESS, predictor=predictor, x0=0.0, optimiser=sid.Optimiser(method, tolerances), **options
+    )
     return np.array(list(fit.p.values())), fit.fun, fit.nit
 
 
@@ -135,7 +139,10 @@ def reference() -> dict[str, Any]:
     results = {}
     cases: list[tuple[str, Callable[[], Any]]] = [
         ("pm_sysid lm, shifted as archimedes", reference_ours),
-        ("pm_sysid lm, its settings of archimedes", lambda: reference_ours(options={"ftol": 1e-4, "xtol": 1e-6, "gtol": 1e-6})),
+        (
+            "pm_sysid lm, its settings of archimedes",
+            lambda: reference_ours(tolerances={"ftol": 1e-4, "xtol": 1e-6, "gtol": 1e-6}),
+        ),
         ("pm_sysid bfgs, shifted", lambda: reference_ours("bfgs")),
         ("pm_sysid trust, shifted", lambda: reference_ours("trust")),
         ("pm_sysid lm with bounds, shifted", lambda: reference_ours(bounds=BOUNDS)),
@@ -162,12 +169,13 @@ NAMES = ["m", "c", "k", "k3"]
 DUFFING = sid.models.duffing()
 
 
-def duffing_ours(p: peers.Problem, **options: Any) -> tuple[np.ndarray, float, int]:
+def duffing_ours(p: peers.Problem, method: Any = "lm", tolerances: Any = None) -> tuple[np.ndarray, float, int]:
     """EKF on four Runge-Kutta steps; the known first sample is not measured."""
     record = sid.TimeSeries(p.dt * np.arange(len(p.y)), p.u, np.append(np.nan, p.y[1:]), intersample="zoh")
     predictor = sid.ExtendedKalman(Q=np.diag((1e-5 * p.states.std(axis=0)) ** 2), R=p.noise**2, substeps=peers.SUBSTEPS)
     guess = dict(zip(NAMES, START * p.theta, strict=True))
-    fit = sid.fit_pem(DUFFING, record, guess, predictor=predictor, x0=0.0, P0=0.0, **options)
+    start, optimiser = sid.InitialState(0.0, P0=0.0), sid.Optimiser(method, tolerances)
+    fit = sid.fit_pem(DUFFING, record, guess, predictor=predictor, x0=start, optimiser=optimiser)
     return fit.x, fit.fun, fit.nit
 
 
@@ -206,7 +214,7 @@ def duffing(quick: bool) -> dict[str, Any]:
         ("pm_sysid lm", lambda: duffing_ours(p), 20),
         (
             "pm_sysid lm, its settings of archimedes",
-            lambda: duffing_ours(p, options={"ftol": 1e-4, "xtol": 1e-6, "gtol": 1e-6}),
+            lambda: duffing_ours(p, tolerances={"ftol": 1e-4, "xtol": 1e-6, "gtol": 1e-6}),
             20,
         ),
         ("pm_sysid bfgs", lambda: duffing_ours(p, method="bfgs"), 10),

@@ -17,7 +17,7 @@ import numpy as np
 import pymc as pm
 
 import pm_sysid as sid
-from pm_sysid.simulator import batch_distance
+from pm_sysid.likelihood.ode_simulator import batch_distance
 from pm_sysid.steps.rk4 import rk4_inputs
 
 RESULTS = Path(__file__).parent / "results"

@@ -25,10 +25,10 @@ import pytensor.tensor as pt
 from scipy.stats import norm
 
 import pm_sysid as sid
-from pm_sysid.mode import climb
-from pm_sysid.problem import Problem, RecordData, Unknowns
+from pm_sysid.likelihood.global_search import climb_all
+from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
+from pm_sysid.solve.filter_substeps import filter_substeps
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
-from pm_sysid.substeps import choose_substeps
 
 RESULTS = Path(__file__).parent / "results"
 TRUTH = {"m": 1.0, "c": 1.5, "k": 150.0, "k3": 3000.0}
@@ -88,7 +88,7 @@ class Filter:
     def automatic(self, record: sid.TimeSeries, clean: np.ndarray, noise: float) -> int:
         """Substeps that ``"auto"`` chooses at the truth."""
         unknowns = Unknowns(np.array([*TRUTH.values()]), np.zeros((1, 2)), np.zeros((1, 2)), np.array([noise]), np.ones(1))
-        return choose_substeps(self.problem, [record.replace(y=clean)], unknowns, "auto", None)
+        return filter_substeps(self.problem, [record.replace(y=clean)], unknowns, "auto", None).substeps
 
 
 class FreeRun:
@@ -117,14 +117,12 @@ def fit(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Mode and standard deviations of the logarithms; None where there is no maximum."""
 
-    def of(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = objective(theta, y)
-        if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            return 1e300, np.zeros_like(theta)
-        return float(value), gradient
+    def of(thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, gradients = (np.array(v) for v in zip(*(objective(theta, y) for theta in thetas), strict=True))
+        return np.where(np.isfinite(values) & np.isfinite(gradients).all(axis=1), values, np.inf), gradients
 
-    found, covariance, converged = climb(of, start)
-    return (found, np.sqrt(np.diag(covariance))) if converged else None
+    ends = climb_all(of, start[None], np.ones_like(start), [])
+    return (ends[0].point, np.sqrt(np.diag(ends[0].covariance))) if ends and ends[0].converged else None
 
 
 def cell(objective: Any, clean: np.ndarray, noise: float, n: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ EMPS_PAPER = (0.295, 0.520, 0.899)  # mm
 INTRODUCTION = """# Results
 
 Every number on this page was read from a file when the page was built: from `examples/results/`, which the full runs of the
-[examples](examples.md) write, and from `benchmarks/results/`, which the benchmarks write. Rows that say *published* are
-those of the papers. What the numbers mean is on the pages of the [case studies](case_studies.md).
+[examples](examples.md) write, and from `benchmarks/results/`, which the benchmarks write. Rows marked *published* contain
+the numbers of the papers. The pages of the [case studies](case_studies.md) discuss the numbers. RMSE is the root-mean-square
+error, and MSE the mean squared error.
 """
 
 
@@ -46,7 +47,7 @@ def silverbox(found: Mapping[str, Any]) -> str:
     runs = {
         "EK1(4) x2, IBIS": "ibis",
         "EK1(4) x2, NUTS": "nuts",
-        "the paper's settings: EK0(2) x1, first-order form": "paper settings",
+        "settings of the paper: EK0(2) x1, first-order form": "paper settings",
     }
     rows = [["*published* (EK0, IBIS)", triple(SILVERBOX_PAPER)], *([name, triple(found[key])] for name, key in runs.items())]
     structures = found["structures"]
@@ -57,11 +58,11 @@ def silverbox(found: Mapping[str, Any]) -> str:
     ]
     third = [[name, f"{value:.3f}"] for name, value in found["choices"].items()]
     return (
-        "Root mean square error of the free run on the arrow head, mV: minimum / mean / maximum over particles.\n\n"
+        "Root-mean-square error of the free run on the arrow head, mV: minimum / mean / maximum over particles.\n\n"
         + table(["posterior", "RMSE (mV)"], rows)
-        + "\nWhich structure, by the evidence of the training record alone:\n\n"
+        + "\nComparison of model structures by the evidence on the training record alone:\n\n"
         + table(["Duffing with", "log evidence", "RMSE (mV)"], second)
-        + "\nWhat each choice does, at the posterior mode:\n\n"
+        + "\nThe effect of each choice, at the posterior mode:\n\n"
         + table(["likelihood and input between samples", "RMSE (mV)"], third)
     )
 
@@ -112,7 +113,7 @@ def emps(found: Mapping[str, Any]) -> str:
         + f"\nLog evidence of the two chains: {', '.join(f'{e:,.1f}' for e in found['log evidence'])}; "
         + f"{found['seconds']:.0f} s. The posterior:\n\n"
         + table(["", "mean", "sd"], second)
-        + "\nWhat the choices do, RMSE in mm at the posterior mode:\n\n"
+        + "\nThe effect of the choices, RMSE in mm at the posterior mode:\n\n"
         + table(["", "open, train", "open, test", "closed, train", "closed, test"], third)
     )
 
@@ -132,8 +133,8 @@ def friction(found: Mapping[str, Any]) -> str:
             cells.append(best(criteria["MSE"], model, f"{1e6 * row['MSE']:.4f}"))
             rows.append([truth, model, *cells])
     return (
-        "Deviances (lower is better), log evidence, and error of prediction on 59 s of another excitation, for each truth; "
-        "bold is the best. Where the DIC warns of itself is on the [page of the study](friction.md).\n\n"
+        "Deviances (lower is better), log evidence, and error of prediction on 59 s of another excitation, for each true law. "
+        "The best value is bold. The [page of the study](friction.md) marks where the DIC gives a warning.\n\n"
         + table(["truth", "model", "DIC", "WAIC", "LOO", "log evidence", "MSE (mm²)"], rows)
     )
 
@@ -141,8 +142,8 @@ def friction(found: Mapping[str, Any]) -> str:
 def piecewise(found: Mapping[str, Any]) -> str:
     """Probabilities by ABC, evidence by likelihood."""
     titles = {
-        "stiffness": "trilinear spring, the paper's prior",
-        "visited": "trilinear spring, breakpoints where it goes",
+        "stiffness": "trilinear spring, prior of the paper",
+        "visited": "trilinear spring, breakpoints within the range of the motion",
         "damping": "trilinear damper",
         "cubic": "cubic spring, no noise",
         "absorber": "shock absorber (static)",
@@ -155,7 +156,7 @@ def piecewise(found: Mapping[str, Any]) -> str:
         study = found[key]
         cost = f"{study['seconds']:.0f} s, {study['simulations']:,} simulations"
         rows.append([titles[key], "ABC probability", *(f"{p:.2f}" for p in study["probability"]), cost])
-        rows.append(["", "share of particles", *(f"{p:.2f}" for p in study["share"]), ""])
+        rows.append(["", "fraction of particles", *(f"{p:.2f}" for p in study["share"]), ""])
         if study["likelihood"]:
             likelihood = [study["likelihood"][name] for name in names]
             cells = [f"{r['log evidence']:.1f} ± {number(r['error'], 2)}" for r in likelihood]
@@ -163,7 +164,11 @@ def piecewise(found: Mapping[str, Any]) -> str:
             rows.append(["", "log evidence", *cells, spent])
     missing = [title for key, title in titles.items() if key not in found]
     note = f"\nNot in the saved file: {'; '.join(missing)}.\n" if missing else ""
-    return "How many slopes, by ABC and by likelihood.\n\n" + table(["record", "", *names, "cost"], rows) + note
+    return (
+        "Number of linear regions, by approximate Bayesian computation (ABC) and by likelihood.\n\n"
+        + table(["record", "", *names, "cost"], rows)
+        + note
+    )
 
 
 def pem(found: Mapping[str, Any]) -> str:
@@ -178,7 +183,7 @@ def pem(found: Mapping[str, Any]) -> str:
             rows.append([f"Bouc-Wen, {name}", "", number(1e6 * found["bouc_wen"][part]), "µm", took])
     for name, (train, test) in found.get("emps", {}).items():
         rows.append([f"EMPS, {name}", number(train), number(test), "mm", ""])
-    return "RMSE of free runs after a fit, and seconds of the fit.\n\n" + table(
+    return "RMSE of free runs after a fit, and time of the fit in seconds.\n\n" + table(
         ["", "training", "test", "unit", "seconds"], rows
     )
 
@@ -189,8 +194,119 @@ def pem_benchmark(found: Mapping[str, Any]) -> str:
         [name, row["iterations"], number(row["seconds"]), number(row.get("ratio")), number(row.get("apart"), 2)]
         for name, row in found["duffing"].items()
     ]
-    columns = ["Duffing, T = 3072, four parameters", "iterations", "seconds", "times as long", "optima apart"]
-    return f"Beside archimedes {found['archimedes']}, after compilation.\n\n" + table(columns, rows)
+    columns = ["Duffing, T = 3072, four parameters", "iterations", "seconds", "time ratio", "difference of the optima"]
+    return f"Comparison with archimedes {found['archimedes']}, after compilation.\n\n" + table(columns, rows)
+
+
+def pem_spread(found: Mapping[str, Any]) -> str:
+    """Fits of simulated records that can be believed, or not."""
+    rows = [
+        [
+            f"{kind}, {name}",
+            row["records"],
+            row["confidently wrong"],
+            row["said that it is not sure"],
+            number(row["spread of all"]),
+        ]
+        for section, kind in {"spread": "quickstart", "prior": "short records"}.items()
+        for name, row in found.get(section, {}).items()
+    ]
+    columns = ["fits", "records", "confidently wrong", "said to be unsure", "spread of errors over standard errors"]
+    return table(columns, rows)
+
+
+def annealing(found: Mapping[str, Any]) -> str:
+    """Data Annealing with adapted proposals, and in the form of the paper."""
+    columns = [
+        "friction study",
+        "effective draws of c",
+        "of Fc",
+        "largest R-hat",
+        "accepted",
+        "evaluations",
+        "chains that said so",
+    ]
+    rows = [
+        [
+            name,
+            number(row["ess"]["c"]),
+            number(row["ess"]["Fc"]),
+            f"{max(row['r_hat'].values()):.3f}",
+            f"{row['accepted']:.2f}",
+            number(row["evaluations"]),
+            f"{len(row['said'])} of {row['chains']}",
+        ]
+        for name, row in found["friction"].items()
+    ]
+    return table(columns, rows)
+
+
+def starts(found: Mapping[str, Any]) -> str:
+    """Share of searches for the mode that end in the best one."""
+    rows = [
+        [f"{problem.replace('_', ' ')}, {name}", f"{row['right']:.2f}", f"{row['modes']:.1f}", number(row["evaluations"])]
+        for problem, values in found.items()
+        for name, row in values["rows"].items()
+    ]
+    return table(["searches", "share in the best mode", "modes found", "evaluations"], rows)
+
+
+def problems(found: Mapping[str, Any]) -> str:
+    """Posteriors with known answers: right, or said so, or confidently wrong."""
+    rows = [
+        [
+            f"{problem.replace('_', ' ')}, `{method}`",
+            len(runs),
+            sum(r["right"] for r in runs),
+            sum(r["right"] and r["said"] for r in runs),
+            sum(not r["right"] and r["said"] for r in runs),
+            sum(not r["right"] and not r["said"] for r in runs),
+            number(sorted(r["seconds"] for r in runs)[len(runs) // 2]),
+        ]
+        for problem, methods in found.items()
+        for method, runs in methods.items()
+    ]
+    columns = [
+        "problem, method",
+        "runs",
+        "right",
+        "of these in doubt",
+        "wrong and said so",
+        "confidently wrong",
+        "seconds (median)",
+    ]
+    return table(columns, rows)
+
+
+def evidence(found: Mapping[str, Any]) -> str:
+    """Log evidence over seeds beside an independent number."""
+    rows = []
+    for case, values in found.items():
+        name, samples, chains = [*case.split(":"), "1"][:3]
+        known, runs = values["reference"], values["runs"]
+        away = [r["log_evidence"] - known["log_evidence"] for r in runs]
+        right = [abs(a) < 4 * (r["error"] ** 2 + known["error"] ** 2) ** 0.5 + 0.05 for a, r in zip(away, runs, strict=True)]
+        said = [bool(r["doubt"]) for r in runs]
+        wrong = [s for ok, s in zip(right, said, strict=True) if not ok]
+        rows.append(
+            [
+                f"{name}, {int(samples):,} samples, {chains} chain{'s' * (chains != '1')}",
+                f"{known['log_evidence']:.3f} ± {known['error']:.3f}",
+                len(runs),
+                sum(right),
+                sum(ok and s for ok, s in zip(right, said, strict=True)),
+                sum(wrong),
+                len(wrong) - sum(wrong),
+                f"{min(away):+.2f} .. {max(away):+.2f}",
+                number(sorted(r["error"] for r in runs)[len(runs) // 2], 1),
+            ]
+        )
+    judged = ["right", "of these in doubt", "wrong and said so", "confidently wrong"]
+    columns = ["map", "log evidence", "runs", *judged, "errors", "stated error (median)"]
+    return (
+        "Piecewise-linear maps of a shock absorber by `sample_ibis` with 1000 particles a chain, beside an independent number. "
+        "Right is a log evidence within four of its errors and 0.05.\n\n" + table(columns, rows)
+    )
 
 
 def likelihood(found: Mapping[str, Any]) -> str:
@@ -202,7 +318,7 @@ def likelihood(found: Mapping[str, Any]) -> str:
         if isinstance(row, dict)
     ]
     return (
-        "Duffing oscillator, T = 3072, EK1 of order 4, two substeps a sample, eight unknowns.\n\n"
+        "Duffing oscillator, T = 3072, EK1 of order 4, two substeps per sample, eight unknowns.\n\n"
         + table(["", "measured"], rows)
         + "\nValue and gradient of longer records:\n\n"
         + table(["samples", "seconds", "memory added (MiB)"], growth)
@@ -228,12 +344,12 @@ def batch(found: Mapping[str, Any]) -> str:
     peers = [[name, *(number(row.get(key)) for key in columns)] for name, row in found["peers"].items()]
     growth = [[f"{row['T']:,}", number(row["seconds"])] for row in found["growth"]["T"]]
     return (
-        "One substep of the filter for one particle with its share of the measurement update, in nanoseconds; 256 particles, "
+        "Time of one substep of the filter for one particle, with its share of the measurement update, in ns; 256 particles, "
         "T = 3072.\n\n"
         + table(["", *keys.values()], steps)
-        + "\nBeside other packages: Duffing, T = 3072, a batch of 1000 particles on both cores, microseconds a particle.\n\n"
+        + "\nComparison with other packages: Duffing, T = 3072, a batch of 1000 particles on both cores, µs per particle.\n\n"
         + table(["", *columns.values()], peers)
-        + "\nSums of 64 particles over longer records:\n\n"
+        + "\nLog-likelihood sums of 64 particles for longer records:\n\n"
         + table(["samples", "seconds"], growth)
     )
 
@@ -245,13 +361,13 @@ def ibis(found: Mapping[str, Any]) -> str:
         for name, row in found.items()
     ]
     columns = ["", "seconds", "evaluations", "log evidence", "arrow head (mV)"]
-    return "The Silverbox posterior from wide priors by 1000 particles, after compilation.\n\n" + table(columns, rows)
+    return "The Silverbox posterior with wide priors and 1000 particles, after compilation.\n\n" + table(columns, rows)
 
 
 def simulator(found: Mapping[str, Any]) -> str:
     """Simulations for ABC."""
     rows = [[name, number(value)] for name, value in found.items() if name != "difference"]
-    return "Simulations with their distance to the record, µs a particle.\n\n" + table(["", "µs"], rows)
+    return "Simulations with their distance to the record, µs per particle.\n\n" + table(["", "µs"], rows)
 
 
 def coverage(found: Mapping[str, Any]) -> str:
@@ -264,17 +380,17 @@ def coverage(found: Mapping[str, Any]) -> str:
             spread = (sum(z**2 for z in row["z"]) / len(row["z"])) ** 0.5
             rows.append([*fits, parameter.replace("_", " "), f"{spread:.2f}", *(f"{100 * part:.0f} %" for part in inside)])
             fits = ["", "", "", ""]
-    columns = ["model:method", "fits", "failed", "seconds a fit", "quantity", "rms of z", "in 50 %", "in 90 %"]
+    columns = ["model:method", "fits", "failed", "seconds per fit", "quantity", "rms of z", "in 50 %", "in 90 %"]
     return (
-        "Fits of records that were simulated with parameters from the prior: z is the error in posterior standard deviations; "
-        "the last columns say how often the central 50 % and 90 % intervals hold the truth.\n\n" + table(columns, rows)
+        "Fits of records that were simulated with parameters from the prior. z is the error in posterior standard deviations. "
+        "The last columns show how often the central 50 % and 90 % intervals contain the true value.\n\n" + table(columns, rows)
     )
 
 
 def step_study(found: Mapping[str, Any]) -> str:
     """Bias, coverage and width by solver and step."""
     rows, tables = found["rows"], []
-    for kind, title in (("bl", "smooth"), ("foh", "linear between the samples"), ("zoh", "jumping and held")):
+    for kind, title in (("bl", "smooth"), ("foh", "linear between the samples"), ("zoh", "held, with jumps")):
         some = [r for r in rows if r["input"] == kind]
         steps = sorted({r["substeps"] for r in some})
         lines = []
@@ -282,17 +398,17 @@ def step_study(found: Mapping[str, Any]) -> str:
             for solver in dict.fromkeys(r["solver"] for r in some):
                 cells = {r["substeps"]: r for r in some if (r["rate"], r["solver"]) == (rate, solver)}
                 chosen = next(iter(cells.values()))["chosen"]
-                lines.append([f"{solver}, {rate} a period", *(_step_cell(cells[s]) for s in steps), str(chosen)])
+                lines.append([f"{solver}, {rate} per period", *(_step_cell(cells[s]) for s in steps), str(chosen)])
         exact = {r["rate"]: r["exact"] for r in some}
         lines += [
-            [f"*exact*, {rate} a period", *[f"{e['bias']:.2f} / {100 * e['coverage']:.0f} % / 1.00"] * len(steps), ""]
+            [f"*exact*, {rate} per period", *[f"{e['bias']:.2f} / {100 * e['coverage']:.0f} % / 1.00"] * len(steps), ""]
             for rate, e in exact.items()
         ]
         columns = ["", *(f"{s} substep{'s' * (s > 1)}" for s in steps), "auto"]
         tables.append(f"Input {title}:\n\n" + table(columns, lines))
     return (
-        f"Fits of {found['records']} records each: bias of the means in posterior standard deviations / how often 90 % "
-        'intervals hold the truth / width beside that of the exact likelihood. Bold is what `substeps="auto"` chooses.\n\n'
+        f"Fits of {found['records']} records each: bias of the means in posterior standard deviations / coverage of 90 % "
+        'intervals / width relative to that of the exact likelihood. The choice of `substeps="auto"` is bold.\n\n'
         + "\n".join(tables)
     )
 
@@ -316,15 +432,34 @@ def load(found: Mapping[str, Any]) -> str:
         for name, row in found.items()
         if "fits" in row
     ]
-    text = "Log-likelihood and gradient, seconds after compilation, and the peak of the process.\n\n"
+    text = "Log-likelihood and gradient, in seconds after compilation, and the peak memory of the process.\n\n"
     text += table(["", "value, s", "gradient, s", "MiB"], large)
     if again:
-        text += "\nMemory while fitting again and again in one process; growth over the second half.\n\n"
+        text += "\nMemory during repeated fits in one process; the growth is that over the second half.\n\n"
         text += table(["", "fits", "first, MiB", "last, MiB", "growth"], again)
     return text
 
 
 #: Title, script, file of its results, the page that discusses them, and what makes tables of them.
+def compilation(found: Mapping[str, Any]) -> str:
+    """Seconds of a changed equation."""
+    titles = {
+        "session": "A session: simulate, fit, sample",
+        "added": "To the first number of a model of five variables, with and without the filter",
+        "masses": "Three masses in a row, EK1(3) with a dense covariance",
+        "diffrax": "The session's model in diffrax, JAX and NumPyro",
+    }
+    text = (
+        "Seconds by the clock, and of the processor in parentheses: with no compiled code, with another equation, and with the "
+        "same equation in a new process.\n"
+    )
+    for case, rows in found.items():
+        steps = next(iter(rows.values()))
+        lines = [[step, *(f"{row[step][0]:.1f} ({row[step][1]:.1f})" for row in rows.values())] for step in steps]
+        text += f"\n{titles[case]}:\n\n" + table(["", *rows], lines)
+    return text
+
+
 SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("Silverbox", "examples/silverbox.py", "examples/results/silverbox.json", "silverbox.md", silverbox),
     ("Bouc-Wen", "examples/bouc_wen.py", "examples/results/bouc_wen.json", "bouc_wen.md", bouc_wen),
@@ -333,6 +468,17 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
     ("Piecewise-linear", "examples/piecewise_linear.py", "examples/results/piecewise_linear.json", "piecewise.md", piecewise),
     ("Prediction errors", "examples/pem.py", "examples/results/pem.json", "pem.md", pem),
     ("Benchmark: prediction errors", "benchmarks/pem.py", "benchmarks/results/pem.json", "pem.md", pem_benchmark),
+    ("Benchmark: spread of fits", "benchmarks/pem_spread.py", "benchmarks/results/pem_spread.json", "pem.md", pem_spread),
+    (
+        "Benchmark: problems with known answers",
+        "benchmarks/problems.py",
+        "benchmarks/results/problems.json",
+        "problems.md",
+        problems,
+    ),
+    ("Benchmark: evidence", "benchmarks/evidence.py", "benchmarks/results/evidence.json", "problems.md", evidence),
+    ("Benchmark: Data Annealing", "benchmarks/annealing.py", "benchmarks/results/annealing.json", "friction.md", annealing),
+    ("Benchmark: search for modes", "benchmarks/starts.py", "benchmarks/results/starts.json", "how_to/start_nuts.md", starts),
     ("Benchmark: one likelihood", "benchmarks/likelihood.py", "benchmarks/results/likelihood.json", "design.md", likelihood),
     ("Benchmark: many particles", "benchmarks/batch.py", "benchmarks/results/batch.json", "speed.md", batch),
     ("Benchmark: samplers", "benchmarks/ibis.py", "benchmarks/results/ibis.json", "speed.md", ibis),
@@ -350,6 +496,7 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "step_study.md",
         step_study,
     ),
+    ("Benchmark: a changed equation", "benchmarks/compile.py", "benchmarks/results/compile.json", "speed.md", compilation),
     ("Benchmark: large problems", "benchmarks/load.py", "benchmarks/results/load.json", "speed.md", load),
     ("Benchmark: simulations", "benchmarks/simulator.py", "benchmarks/results/simulator.json", "piecewise.md", simulator),
 )

@@ -1,15 +1,16 @@
 # %% [markdown]
-# # Bouc-Wen hysteresis: a hidden state, seen through one accelerometer
+# # Bouc-Wen hysteresis: a hidden state, observed by one accelerometer
 #
-# A mass on a spring that remembers: `m z'' + c z' + k z + r = F`, `r' = alpha z' - beta (gamma |z'| r + delta z' |r|)`. As in
-# Longbottom, Champneys and Rogers (2024) the model is trained on 3 s of its own simulated acceleration with 5 % noise, and
-# the posterior is validated on the two records of the hysteretic benchmark (Noel and Schoukens, 2016), free runs of the
-# displacement that it never saw. The hysteretic force `r` is measured nowhere.
+# The system is a mass on a spring with hysteresis: `m z'' + c z' + k z + r = F`,
+# `r' = alpha z' - beta (gamma |z'| r + delta z' |r|)`. As in Longbottom, Champneys and Rogers (2024), the model is trained on
+# 3 s of its own simulated acceleration with 5 % noise. The posterior is validated by free runs of the displacement on the two
+# records of the hysteretic benchmark (Noel and Schoukens, 2016), which are not used for training. The hysteretic force `r` is
+# not measured.
 #
 # - Data: the training record is simulated here; the benchmark's test records are read from the folder `PM_SYSID_DATA` or
 #   `--data`.
 # - Priors: the paper's normal ones for the seven parameters; log-normal over a decade for the noise.
-# - Solver: `EK1(order=3)` with two steps a sample, chosen by itself, a band-limited input; sequential sampling with
+# - Solver: `EK1(order=3)` with two steps per sample, chosen automatically, and a band-limited input; sequential sampling with
 #   2 x 1000 particles.
 # - Runtime: `uv run examples/bouc_wen.py` takes 12 minutes of processor time. `--short` takes a quarter of the record and few
 #   particles.
@@ -67,8 +68,8 @@ SOLVER = sid.EK1(order=3)
 
 # %% [markdown]
 # ## The experiment
-# A multisine of 2000 lines between 0.5 and 100 Hz with random phases, 208 N at its peak, faded in over the first tenth.
-# The reference is a Runge-Kutta solution at 131072 Hz; every 32nd sample is kept.
+# The force is a multisine of 2000 lines between 0.5 and 100 Hz with random phases and a peak of 208 N. Its amplitude increases
+# from zero over the first tenth. The reference is a Runge-Kutta solution at 131072 Hz, of which every 32nd sample is kept.
 
 # %%
 FS, OVERSAMPLING, SECONDS = 4096, 32, 3.0
@@ -103,9 +104,9 @@ def measured(record, run, seed):
 
 # %% [markdown]
 # ## The model
-# `beta` enters only as `beta gamma` and `beta delta`, so that the record tells the products and not the factors: in the
-# factors the posterior is a thin curved ridge, on which normal proposals lose their way. Written with the products as
-# variables, each given `beta`, the prior is exactly the same and the ridge is straight.
+# `beta` enters only as `beta gamma` and `beta delta`, so the record determines the products and not the factors. As a function
+# of the factors, the posterior is a thin curved ridge, on which normal proposals fail. With the products as variables, each
+# with a prior conditional on `beta`, the prior is exactly the same and the ridge is straight.
 
 
 # %%
@@ -125,8 +126,8 @@ def filter_model(record, solver=SOLVER, substeps="auto", system=SYSTEM):
 
 # %% [markdown]
 # ## Validation
-# Every particle runs freely on the benchmark's records. The multisine is a steady state: two periods are run, from rest, and
-# the first, in which the start dies away, is marked as missing.
+# A free run is computed for every particle on the records of the benchmark. The multisine record is a steady state: two
+# periods are simulated from rest, and the first, in which the transient decays, is marked as missing.
 
 
 # %%
@@ -185,7 +186,7 @@ def parameter_table(posterior):
 
 # %% [markdown]
 # ## Figures
-# Particles that degenerate and are renewed, as in the paper's Figure 2.
+# The degeneration and renewal of the particles, as in Figure 2 of the paper.
 
 
 # %%
@@ -287,7 +288,7 @@ if ready:
             results["paper's settings"], _ = study(sid.EK0(order=2), FIRST_ORDER, 1)
 
 # %% [markdown]
-# ## Beside the paper
+# ## Comparison with the paper
 
 # %%
 if ready:
@@ -310,8 +311,8 @@ if ready:
     (RESULTS / "bouc_wen.json").write_text(json.dumps(results, indent=1))
 
 # %% [markdown]
-# ## Pictures
-# Those of the paper: prior and posterior, relative to the truth (Figure 1), and how they moved from stage to stage.
+# ## Figures of the results
+# The figures of the paper: prior and posterior relative to the true values (Figure 1), and their change from stage to stage.
 
 
 # %%
@@ -330,7 +331,7 @@ if ready:
     save(sid.plot_ibis(idata, var_names=list(IDENTIFIABLE), truth={n: TRUE[n] for n in IDENTIFIABLE}), "stages")
 
 # %% [markdown]
-# Particles that degenerate and are renewed (2), and the states (3), of which only the acceleration was measured:
+# The degeneration and renewal of the particles (2), and the states (3), of which only the acceleration was measured:
 
 # %%
 if ready:

@@ -1,19 +1,21 @@
 # %% [markdown]
 # # EMPS: a drive with friction, measured in closed loop
 #
-# An electro-mechanical positioning system (Janot, Gautier and Brunot, 2019) moves a mass by a ball screw:
-# `M q'' + Fv q' + Fc sign(q') + offset = tau`. A digital controller sets the force `tau` every millisecond and holds it. As
-# in Longbottom, Champneys and Rogers (2024) the posterior is sampled sequentially from the first record and validated on the
-# second, in which pulses are added to the controller's output; their particles reach 0.295 / 0.520 / 0.899 mm.
+# An Electro-Mechanical Positioning System (EMPS; Janot, Gautier and Brunot, 2019) moves a mass by a ball screw:
+# `M q'' + Fv q' + Fc sign(q') + offset = tau`. A digital controller sets the force `tau` every millisecond and holds it. As in
+# Longbottom, Champneys and Rogers (2024), the posterior is sampled sequentially from the first record and validated on the
+# second, in which pulses are added to the output of the controller. The errors of their particles are 0.295 / 0.520 / 0.899 mm
+# (minimum, mean, maximum).
 #
-# A mass with friction integrates its force, so that every force the model lacks (cogging, friction that depends on
-# position) moves the simulated position away and never back: millimetres, where the encoder resolves 50 nanometres. A
-# likelihood with measurement noise alone would have to call this drift noise. The filter has a better place for it: the
-# diffusion of its prior acts as a random force between the samples. Its size is a parameter here, `disturbance`.
+# A mass with friction integrates its force. Every force that is missing in the model (cogging, friction that depends on
+# position) therefore moves the simulated position permanently, by millimetres, whereas the encoder resolves 50 nanometres. A
+# likelihood with measurement noise alone would have to describe this drift as noise. The filter can describe it better: the
+# diffusion of its prior acts as a random force between the samples. The size of this force is a parameter here, `disturbance`.
 #
 # - Data: `emps_train.npz` and `emps_test_pulses.npz` in the folder `PM_SYSID_DATA` or `--data`.
-# - Priors: log-normal around round numbers with a spread of one (M, Fv, Fc) or two (noise, disturbance), normal for the offset.
-# - Solver: `EK1(order=2)`, one step a sample, a held input; sequential sampling with 2 x 1000 particles.
+# - Priors: log-normal around round numbers with a standard deviation of the logarithm of one (M, Fv, Fc) or two (noise,
+#   disturbance), normal for the offset.
+# - Solver: `EK1(order=2)`, one step per sample, a held input; sequential sampling with 2 x 1000 particles.
 # - Runtime: about three minutes: `uv run examples/emps.py`. `--short` takes the first 4 s and few particles.
 
 # %%
@@ -50,10 +52,10 @@ PUBLISHED = {"M": 95.1089, "Fv": 203.5034, "Fc": 20.3935, "offset": -3.1648}  # 
 
 # %% [markdown]
 # ## The model
-# The filter with an integrated Wiener process of order 2 satisfies the equation of motion at every step; between two steps
-# the acceleration is a Brownian bridge of diffusion g, whose integral has the variance g^2 h^3 / 12. A force w held over a
-# sample changes the velocity by w h / M. Equating the two over the `substeps` of a sample gives the diffusion that a white
-# disturbance force of standard deviation w amounts to, and makes w mean the same for every step size.
+# The filter with an integrated Wiener process of order 2 satisfies the equation of motion at every step. Between two steps the
+# acceleration is a Brownian bridge of diffusion g, whose integral has the variance g^2 h^3 / 12. A force w held over a sample
+# changes the velocity by w h / M. If the two are set equal over the `substeps` of a sample, the result is the diffusion that
+# corresponds to a white disturbance force of standard deviation w. The meaning of w is then the same for every step size.
 
 
 # %%
@@ -81,10 +83,10 @@ def filter_model(record, *, v_s=3e-4, substeps=1, diffusion=None):
 
 # %% [markdown]
 # ## The closed loop
-# `u[k] = kv (kp (qref[k] - q[k]) - (q[k] - q[k-2]) / 2h) + pulse[k]` reproduces the recorded voltage of the first record to
-# 4 mV, which is what the encoder's resolution makes of it. While the force is held the equation of motion has an exact
-# solution, with the sign function itself: an exponential until the velocity is zero; there the mass sticks if the force is
-# below Fc, else it goes on to the other side. So no step size enters.
+# The control law `u[k] = kv (kp (qref[k] - q[k]) - (q[k] - q[k-2]) / 2h) + pulse[k]` reproduces the recorded voltage of the
+# first record to 4 mV, which corresponds to the resolution of the encoder. While the force is held, the equation of motion has
+# an exact solution with the exact sign function: an exponential until the velocity is zero. There the mass sticks if the force
+# is below Fc; otherwise the velocity changes its sign. The solution therefore does not depend on a step size.
 
 
 # %%
@@ -233,7 +235,8 @@ def choices_table(parts, short):
         begin = time.perf_counter()
         with filter_model(train, **settings):
             # With a calibrated diffusion the drift is left to the noise: millimetres, to start with.
-            mode = sid.find_mode(start=PUBLISHED | ({"noise": 2e-3} if "diffusion" in settings else {}))
+            start = PUBLISHED | ({"noise": 2e-3} if "diffusion" in settings else {})
+            mode = sid.find_mode(start=start, prior_draws=0)
         name += "" if mode.converged else " (*)"
         show(name, {k: float(v) for k, v in mode.initvals.items()}, mode.logp, begin)
     return result
@@ -286,7 +289,7 @@ if __name__ == "__main__":
         print(f"Skipped: the EMPS records are not here. {error}")
 
 # %% [markdown]
-# ## Posterior, sequentially
+# ## The posterior by sequential sampling
 
 # %%
 if ready:
@@ -325,7 +328,7 @@ if ready:
     results |= {"seconds": took, "log evidence": evidence.tolist(), "posterior": summary[["mean", "sd"]].to_dict("index")}
 
 # %% [markdown]
-# ## What the choices do
+# ## The effect of the choices
 
 # %%
 if ready:
@@ -334,8 +337,8 @@ if ready:
     (RESULTS / "emps.json").write_text(json.dumps(results, indent=1))
 
 # %% [markdown]
-# ## Pictures
-# Prior and posterior; the training record in open loop, where the model's small errors add up:
+# ## Figures of the results
+# Prior and posterior, and the training record in open loop, where the small errors of the model accumulate:
 
 
 # %%

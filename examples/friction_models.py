@@ -1,20 +1,21 @@
 # %% [markdown]
 # # Which friction? Data Annealing and model selection
 #
-# A magnet slides on a rod between two others, shaken at its base: `m x'' = -c z' - k z - k3 z^3 - m g - F`, `z = x - y`.
-# Green (2015) identified such a rig with three laws of friction, viscous (`F = 0`), Coulomb (`F = Fc sgn z'`) and hyperbolic
-# tangent (`F = Fc tanh(beta z')`), by Data Annealing, and chose by the deviance information criterion (DIC).
+# A magnet slides on a rod between two others, shaken at its base: `m x'' = -c z' - k z - k3 z^3 - m g - F`, `z = x - y`. Green
+# (2015) identified such a rig with three friction laws, viscous (`F = 0`), Coulomb (`F = Fc sgn z'`) and hyperbolic tangent
+# (`F = Fc tanh(beta z')`), by Data Annealing, and selected one by the deviance information criterion (DIC).
 #
-# The record of the rig is not public. This is the same experiment, simulated: 2 s at 1500 Hz for training, 59 s of another
-# excitation for prediction, band-limited base motion, sigma unknown, uniform priors, a known mass. Since here the truth is
-# known, it is done three times: the truth is Coulomb, a tangent far from its limit, and viscous. Beside the DIC
-# stand WAIC, LOO, the evidence and the error of prediction.
+# The record of the rig is not public. Here the same experiment is simulated: 2 s at 1500 Hz for training, 59 s of another
+# excitation for prediction, band-limited base motion, unknown sigma, uniform priors, and a known mass. In a simulation the
+# true law is known, so the study is done for three true laws: Coulomb, a hyperbolic tangent far from its limit, and viscous.
+# In addition to the DIC, the study computes the widely applicable information criterion (WAIC), leave-one-out cross-validation
+# (LOO), the evidence and the prediction error.
 #
 # - Data: simulated here.
-# - Priors: uniform from zero to well above the truth, also for the noise; the mass is known.
-# - Solver: `EK1(order=3)`, one step a sample; Data Annealing in two chains of 50,000 draws, and sequential sampling.
+# - Priors: uniform from zero to well above the true values, also for the noise; the mass is known.
+# - Solver: `EK1(order=3)`, one step per sample; Data Annealing in two chains of 50,000 draws, and sequential sampling.
 # - Runtime: `uv run examples/friction_models.py` takes about 25 minutes of processor time; `--short` takes few draws of two
-#   models for one truth.
+#   models for one true law.
 
 # %%
 import argparse
@@ -55,9 +56,9 @@ CORES, CHAINS = 2, 4
 
 # %% [markdown]
 # ## The experiment
-# The base moves with a random acceleration between 2 and 30 Hz, 4 m/s^2 rms, and has done so for a while when the record
-# begins. The reference solution takes 64 Runge-Kutta steps a sample, and for Coulomb friction a sign that is smooth over
-# 0.1 mm/s; halving the steps moves it by less than 0.1 um.
+# The base moves with a random acceleration between 2 and 30 Hz, with a root-mean-square value of 4 m/s^2. The motion starts
+# some time before the record begins. The reference solution takes 64 Runge-Kutta steps per sample, and for Coulomb friction a
+# sign function that is smoothed over 0.1 mm/s. Halving the steps changes it by less than 0.1 um.
 
 
 # %%
@@ -86,9 +87,10 @@ def record_of(kind, seconds, seed, settle=2.0):
 
 # %% [markdown]
 # ## The models
-# Proposals are made in logarithms of the parameters, as in the paper, hence the transform. The initial state is left to the
-# filter, which reads it off the first samples with an uncertainty. One step a sample is enough here (`substeps="auto"` says
-# so too), with the sign of the Coulomb law smooth over 1 mm/s, a hundredth of the typical speed.
+# Proposals are made in logarithms of the parameters, as in the paper; this is the reason for the transform. The filter
+# estimates the initial state from the first samples, with an uncertainty. One step per sample is enough here
+# (`substeps="auto"` also gives one), with the sign function of the Coulomb law smoothed over 1 mm/s, a hundredth of the
+# typical speed.
 
 
 # %%
@@ -104,7 +106,7 @@ def friction_model(kind, record):
 
 
 def anneal(model, draws, tune, seed, **settings):
-    """The paper's run in two chains: 2 to all points over the first draws, then a stationary chain, thinned by ten."""
+    """Two chains: 2 to all points over the first half of the tuning, adaptation over the rest, then a stationary chain."""
     begin = time.perf_counter()
     with model:
         step = sid.DataAnnealing(widths=0.005, **settings)
@@ -115,18 +117,19 @@ def anneal(model, draws, tune, seed, **settings):
     return idata, took
 
 
-def thin(idata, by=10, burn=0.2):
-    """Every tenth draw of the stationary part, which begins a while after the annealing phase."""
+def thin(idata, by=10, burn=0.0):
+    """Every tenth draw."""
     return idata.isel(draw=slice(int(burn * idata.posterior.sizes["draw"]), None, by))
 
 
 # %% [markdown]
-# ## One truth: three models, every criterion
-# Sequential sampling gives the evidence, which Data Annealing does not (the paper leaves it to future work).
+# ## One true law: three models, all criteria
+# Sequential sampling gives the evidence, which Data Annealing does not (the paper names it as future work). `--criteria` leaves
+# it out: DIC, WAIC, LOO and the prediction error need the chains of Data Annealing alone.
 
 
 # %%
-def study(truth, draws, tune, particles, seconds, kinds=KINDS):
+def study(truth, draws, tune, particles, seconds, kinds=KINDS, evidence=True):
     """Records under a truth; models with their posteriors, chains and sequential runs; and a row of costs for each."""
     train, test = record_of(truth, TRAIN, seed=SEED), record_of(truth, seconds, seed=SEED + 1)
     models, chains, sequential, costs = {}, {}, {}, {}
@@ -134,30 +137,27 @@ def study(truth, draws, tune, particles, seconds, kinds=KINDS):
         model = friction_model(kind, train)
         chain, took = anneal(model, draws, tune, seed=SEED + number)
         begin = time.perf_counter()
-        run = sid.sample_ibis(particles, model=model, chains=CHAINS, cores=CORES, random_seed=SEED, progressbar=False)
+        if evidence:
+            settings = {"chains": CHAINS, "cores": CORES, "random_seed": SEED, "progressbar": False}
+            sequential[kind] = sid.sample_ibis(particles, model=model, **settings)
         cost = float(chain.warmup_sample_stats["evaluations"].mean()) / len(train)
         accepted = float(chain.sample_stats["accepted"].mean())
         costs[kind] = {"annealing": took, "IBIS": time.perf_counter() - begin, "cost": cost, "accepted": accepted}
         print(f"  {kind:8s} Data Annealing {took:5.1f} s (annealing phase: {cost:.3f} of as many full draws; accepted ", end="")
         print(f"{accepted:.2f}), IBIS {costs[kind]['IBIS']:5.1f} s", flush=True)
-        models[kind], chains[kind], sequential[kind] = (model, thin(chain)), chain, run
-    comparison = sid.compare_models(models, test, skip=1.0, x0=None, evidence=sequential)
+        models[kind], chains[kind] = (model, thin(chain)), chain
+    comparison = sid.compare_models(models, sid.Validation(test, skip=1.0), evidence=sequential or None)
     return train, test, models, chains, comparison, costs
 
 
-def adapted(model, chain, draws, tune):
-    """One width for all is too wide for a sharp posterior: adapt them, over as many draws again as the samples took."""
-    n = chain.sample_stats["n_data"].values.max()
-
-    def schedule(fraction):
-        return int(min(n, 2 + (n - 2) * 5 * fraction))  # all are in after a fifth of the tuning draws
-
-    fitted, _ = anneal(model, draws - 4 * tune, 5 * tune, seed=SEED, schedule=schedule, adapt_widths=True)
-    for name, idata in (("0.005 everywhere", chain), ("adapted", fitted)):
-        effective = az.summary(thin(idata, by=1), kind="diagnostics")["ess_bulk"].astype(float)
+def plain(model, chain, draws, tune):
+    """The paper's plain form beside the adapted one, at the same number of draws."""
+    fitted = anneal(model, draws + 4 * tune // 5, tune // 5, seed=SEED, adapt=False)[0]
+    for name, idata, burn in (("plain, after a fifth", fitted, 0.2), ("adapted", chain, 0.0)):
+        effective = az.summary(thin(idata, by=1, burn=burn), kind="diagnostics")["ess_bulk"].astype(float)
         worst = effective.idxmin()
         accepted = float(idata.sample_stats["accepted"].mean())
-        print(f"  widths {name}: accepted {accepted:.2f}, {effective[worst]:.0f} effective draws of {worst}, the fewest")
+        print(f"  {name}: accepted {accepted:.2f}, {effective[worst]:.0f} effective draws of {worst}, the fewest")
 
 
 def posterior_table(truth, models):
@@ -177,9 +177,9 @@ def posterior_table(truth, models):
 
 
 # %% [markdown]
-# ## Pictures
-# As in the paper: chains (Figures 5-7), correlations (8-10), predictions of one second (11, 12), by the parameters of one
-# draw for a whole run and by a new draw in every step.
+# ## Figures of the results
+# As in the paper: chains (Figures 5-7), correlations (8-10), and predictions of one second (11, 12), with the parameters of
+# one draw for a whole run and with a new draw in every step.
 
 
 # %%
@@ -223,25 +223,26 @@ def figures(truth, test, models, chains, folder):
 
 # %% [markdown]
 # ## The study
-# Three truths, or one in the short form.
+# The study has three true laws, or one in the short form.
 
 # %%
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="friction study")
     parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
     parser.add_argument("--truth", choices=KINDS, default=None, help="only this one")
+    parser.add_argument("--criteria", action="store_true", help="without the evidence; nothing is saved")
     options = parser.parse_args([] if NOTEBOOK else None)
     FIGURES = HERE / "figures" / ("short" if options.short else "")
-    RESULTS = FIGURES if options.short or options.truth else HERE / "results"  # whole runs only
+    RESULTS = FIGURES if options.short or options.truth or options.criteria else HERE / "results"  # whole runs only
     for folder in (FIGURES, RESULTS):
         folder.mkdir(parents=True, exist_ok=True)
     if options.short:
         CORES, CHAINS = 1, 2  # a process for each chain compiles for itself
     results = {}
     for truth in [options.truth or "coulomb"] if options.short or options.truth else ("coulomb", "tanh", "viscous"):
-        sizes = (1000, 300, 100, 5.0, KINDS[:2]) if options.short else (48_000, 2000, 2000, TEST)
+        sizes = (1000, 1000, 100, 5.0, KINDS[:2]) if options.short else (40_000, 10_000, 2000, TEST)
         print(f"\nTruth: {truth}", flush=True)
-        _, test, models, chains, comparison, costs = study(truth, *sizes)
+        _, test, models, chains, comparison, costs = study(truth, *sizes, evidence=not options.criteria)
         table = comparison.table
         print(comparison)
         best = {}
@@ -251,11 +252,12 @@ if __name__ == "__main__":
             best[criterion] = (
                 str(table[criterion].drop(doubted, errors="ignore").idxmin()) if len(doubted) < len(table) else "none"
             )
-        best["evidence"] = str(table["log_evidence"].idxmax())
+        if not options.criteria:
+            best["evidence"] = str(table["log_evidence"].idxmax())
         print("  chosen by " + ", ".join(f"{name}: {kind}" for name, kind in best.items()))
         posterior_table(truth, models)
         if not options.short:
-            adapted(models[truth][0], chains[truth], *sizes[:2])
+            plain(models[truth][0], chains[truth], *sizes[:2])
         figures(truth, test, models, chains, FIGURES)
         comparison.to_html(FIGURES / f"friction_{truth}.html")
         results[truth] = {"table": table.to_dict("index"), "chosen": best, "costs": costs}

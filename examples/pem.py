@@ -1,13 +1,14 @@
 # %% [markdown]
 # # Prediction-error minimisation: a fit in milliseconds, and what follows from it
 #
-# A Kalman filter predicts each sample from those before; the parameters that make its errors small, or likely, are the fit.
-# First the example of the reference page (archimedes, `sysid.pem`) line for line; then measured and benchmark records: the
-# Silverbox, Bouc-Wen hysteresis, and the EMPS drive.
+# A Kalman filter predicts each sample from the previous ones. Prediction-error minimisation (PEM) finds the parameters that
+# minimise the prediction errors or maximise their likelihood. The first example is that of the reference page (archimedes,
+# `sysid.pem`), line by line. Then follow measured and benchmark records: the Silverbox, Bouc-Wen hysteresis, and the drive of
+# the Electro-Mechanical Positioning System (EMPS).
 #
 # - Data: simulated, and the measured records in the folder `PM_SYSID_DATA` or `--data`; without them only the first part runs.
-# - Priors: none for the fits; for NUTS normal ones around the fit, `fit.priors()`.
-# - Solver: four Runge-Kutta steps a sample (one where the input is held), Levenberg-Marquardt; NUTS.
+# - Priors: none for the fits; for the No-U-Turn Sampler (NUTS) normal priors centred at the fit, `fit.priors()`.
+# - Solver: four Runge-Kutta steps per sample (one where the input is held), Levenberg-Marquardt; NUTS.
 # - Runtime: `uv run examples/pem.py` takes about two minutes, most of it compilation; `--short` takes parts of the records
 #   and leaves out NUTS.
 
@@ -58,9 +59,10 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # ## The example of the reference page
-# A second-order oscillator answers a step. The page's data have no seed, so that its digits cannot be had again; run on the
-# same data the two packages agree to all digits shown (`benchmarks/pem.py`). One difference is meant: there `x0` is the state
-# *before* the first sample's input has acted; here it is the state *at* the first sample, where this record was made to start.
+# The record is the response of a second-order oscillator to a step. The data of the reference page have no seed, so its digits
+# cannot be reproduced. On the same data the two packages agree to all printed digits (`benchmarks/pem.py`). One difference is
+# intended: in archimedes `x0` is the state *before* the input of the first sample has acted; here it is the state *at* the
+# first sample, where this record starts.
 
 
 # %%
@@ -111,12 +113,11 @@ def reference():
 
     # The data have no process noise: the free run says more. Its initial state may be unknown, for each record by itself.
     records = [experiment(x0=(0.0, 0.0)), experiment(x0=(0.5, -1.0), force=0.5, seed=SEED + 1)]
-    joint = sid.fit_pem(OSCILLATOR, records, p_guess, x0=[[0.0, 0.0], [0.0, 0.0]], estimate_x0=(False, True))
+    joint = sid.fit_pem(OSCILLATOR, records, p_guess, x0=sid.InitialState(0.0, estimate=(False, True)))
     print(f"\nTwo records, free run, the second from an unknown state\n{joint}")
 
-    likely = sid.fit_pem(
-        OSCILLATOR, data, p_guess, predictor=sid.ExtendedKalman(Q="estimate"), x0=0.0, P0=0.0, objective="likelihood"
-    )
+    predictor, known_start = sid.ExtendedKalman(Q="estimate"), sid.InitialState(0.0, P0=0.0)
+    likely = sid.fit_pem(OSCILLATOR, data, p_guess, predictor=predictor, x0=known_start, objective="likelihood")
     print(f"\nMaximum likelihood, which finds that there is no process noise\n{likely}")
     return data, likely
 
@@ -127,8 +128,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # ## From a fit to Bayes
-# `model()` has priors around the fit and the innovations as likelihood; `laplace()` draws from the Gaussian approximation;
-# NUTS starts from `initval`.
+# `model()` has priors centred at the fit and the likelihood of the innovations. `laplace()` draws from the Gaussian
+# approximation. NUTS starts from `initval`.
 
 
 # %%
@@ -150,9 +151,9 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # ## Silverbox
-# Train on one multisine of 5 s, run freely on the arrow head, whose amplitude grows beyond anything in the training data.
-# The free run (output error) asks for what a validation by free runs asks for. The likelihood with process noise puts what
-# the equations lack into it, which fits one-step predictions better.
+# The model is trained on one multisine of 5 s and validated by a free run on the arrow head, whose amplitude grows beyond that
+# of the training data. A fit of the free run (output error) minimises the same quantity as this validation. A likelihood with
+# process noise describes what the equations lack, and gives better one-step predictions.
 
 
 # %%
@@ -171,7 +172,7 @@ def silverbox(folder, short, figures):
         system = sid.models.duffing(**terms)
         guess = {k: start[k] for k in system.params}
         free = sid.ExtendedKalman(substeps=4)
-        fits[name], took = seconds(lambda s=system, g=guess, f=free: sid.fit_pem(s, train, g, predictor=f, estimate_x0=True))
+        fits[name], took = seconds(lambda s=system, g=guess, f=free: sid.fit_pem(s, train, g, predictor=f))
         error = 1e3 * float(sid.rmse(arrow.y, fits[name].simulate(arrow)["y"]))
         trained = 1e3 * np.sqrt(fits[name].fun)
         print(f"  {name:34s} {trained:7.4f} {error:8.4f}   {fits[name].nit} iterations, {1e3 * took:.0f} ms", flush=True)
@@ -209,9 +210,10 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # ## Bouc-Wen hysteresis
-# `beta` multiplies `gamma` and `delta`, and nothing else: left free together the record cannot tell them, and the fit says
-# so. With `beta` known the training record gives the true parameters (m = 2, c = 10, k = alpha = 5e4, gamma = 0.8,
-# delta = -1.1) to a few thousandths. The records are simulated in steady state: their initial states are unknown.
+# `beta` appears only as a factor of `gamma` and `delta`. If all three are free, the record does not determine them, and the
+# fit reports this. With `beta` known, the estimates from the training record differ from the true parameters (m = 2, c = 10, k
+# = alpha = 5e4, gamma = 0.8, delta = -1.1) by a few thousandths. The records are simulated in steady state, so their initial
+# states are unknown.
 
 
 # %%
@@ -223,10 +225,10 @@ def bouc_wen(folder, short):
     system = sid.models.bouc_wen(observe="displacement")
     free = sid.ExtendedKalman(substeps=4)
     guess = {"mass": {"m": 2.2}, "linear": {"c": 8.0, "k": 5.5e4}, "hysteresis": {"alpha": 4.5e4, "gamma": 0.9, "delta": -1.3}}
-    known = {"beta": 1e3}
+    known, unknown_start = {"beta": 1e3}, sid.InitialState(0.0, estimate=True)
 
     def run():
-        return sid.fit_pem(system, train, guess, fixed=known, predictor=free, x0=0.0, estimate_x0=True)
+        return sid.fit_pem(system, train, guess, fixed=known, predictor=free, x0=unknown_start)
 
     fit, took = seconds(run)
     print(f"\nBouc-Wen, {len(train)} samples, {1e3 * took:.0f} ms\n{fit}")
@@ -236,7 +238,7 @@ def bouc_wen(folder, short):
         # Only the state that a test record starts from is fitted to it; the sine sweep starts at rest.
         start = 0.0
         if part == "test_multisine":
-            start = sid.fit_pem(system, record, {}, fixed={**found, **known}, predictor=free, x0=0.0, estimate_x0=True).x0
+            start = sid.fit_pem(system, record, {}, fixed={**found, **known}, predictor=free, x0=unknown_start).x0
         error = float(sid.rmse(record.y, fit.simulate(record, x0=start)["y"]))
         print(f"  {part}: RMSE {1e6 * error:.3f} um in free run (paper {1e6 * PAPER[part]:.2f} um)", flush=True)
         result[part] = error
@@ -254,8 +256,8 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # ## EMPS in open loop
-# A mass with friction integrates what its equations lack: the open-loop error at the least-squares optimum is millimetres,
-# and hangs on the state that the run starts from.
+# A mass with friction integrates the forces that are missing in its equations. The open-loop error at the least-squares
+# optimum is some millimetres, and depends on the state from which the run starts.
 
 
 # %%
@@ -266,14 +268,15 @@ def emps(folder):
     guess = {"M": 95.1089, "Fv": 203.5034, "Fc": 20.3935, "offset": -3.1648}
     print("\nEMPS: open-loop RMSE in mm at the least-squares optimum of the training record")
     result = {}
+    slope, value = np.polyfit(test.t[:5] - test.t[0], test.y[:5], 1)
     kinds = {
-        "position and speed of the first samples": ({}, None),
-        "first position, at rest": ({"x0": [float(train.y[0]), 0.0]}, [float(test.y[0]), 0.0]),
-        "a start that is fitted": ({"estimate_x0": True}, None),
+        "position and speed of the first samples": (sid.InitialState(estimate=False), [value, slope]),
+        "first position, at rest": ([float(train.y[0]), 0.0], [float(test.y[0]), 0.0]),
+        "estimated, the default": (None, None),
     }
-    for name, (options, start) in kinds.items():
-        fit, took = seconds(lambda o=options: sid.fit_pem(system, train, guess, predictor=free, **o))
-        errors = 1e3 * np.sqrt(fit.fun), 1e3 * float(sid.rmse(test.y, fit.simulate(test, x0=start)["y"]))
+    for name, (trained, tested) in kinds.items():
+        fit, took = seconds(lambda x0=trained: sid.fit_pem(system, train, guess, predictor=free, x0=x0))
+        errors = 1e3 * np.sqrt(fit.fun), 1e3 * float(sid.rmse(test.y, fit.simulate(test, x0=tested)["y"]))
         params = ", ".join(f"{k} {v:.2f}" for k, v in fit.p.items())
         print(f"  {name:42s} train {errors[0]:.3f}, test {errors[1]:.3f}   ({params}; {fit.nit} iterations, {took:.1f} s)")
         result[name] = list(map(float, errors))

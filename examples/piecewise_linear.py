@@ -1,17 +1,18 @@
 # %% [markdown]
 # # How many slopes? Piecewise-linear oscillators by ABC, and by likelihood
 #
-# Nayek et al. (2023) identify oscillators whose spring or damper has several linear regions. The number of regions is a
-# question of model selection, and they answer it without a likelihood: the approximate Bayesian computation of nested
-# populations (ABC-NS), in which models compete for how close their simulations come to the record.
+# Nayek et al. (2023) identify oscillators whose spring or damper has several linear regions. The number of regions is found by
+# model selection, without a likelihood: by approximate Bayesian computation with nested sampling (ABC-NS), which compares
+# models by the distance between their simulations and the record.
 #
-# Four studies, each with a linear, a bilinear, a trilinear and a quadlinear model: a trilinear spring, a trilinear damper,
-# a cubic spring that none of the models is, and static maps of dampers, two measured and one simulated. Beside the answer
-# of ABC stands that of the filter's likelihood for the same models and priors, so that one sees what ABC costs and gives.
+# There are four studies, each with a linear, a bilinear, a trilinear and a quadlinear model: a trilinear spring, a trilinear
+# damper, a cubic spring (which none of the models describes exactly), and static maps of dampers, two measured and one
+# simulated. The result of ABC is compared with that of the likelihood of the filter for the same models and priors, to show
+# the cost and the accuracy of ABC.
 #
 # - Data: simulated here; the measured dampers in the folder `PM_SYSID_DATA` or `--data`.
 # - Priors: log-uniform for mass, damping and slopes, uniform for breakpoints, which are in order; as in the paper.
-# - Solver: eight Runge-Kutta steps a sample for ABC, eight of `EK1(order=3)` for the likelihood; 1000 particles.
+# - Solver: eight Runge-Kutta steps per sample for ABC, eight steps of `EK1(order=3)` for the likelihood; 1000 particles.
 # - Runtime: `uv run examples/piecewise_linear.py` takes about half an hour, nearly all of it for the likelihood. `--short`, one
 #   oscillator and one damper with few particles, takes a minute.
 
@@ -51,12 +52,13 @@ PRIORS = {
 
 # %% [markdown]
 # ## The records
-# A band-limited Gaussian force of 2 N up to 20 Hz, 10 s at 100 Hz, from rest; the measured acceleration has 5 % noise.
+# The force is band-limited and Gaussian, 2 N up to 20 Hz, for 10 s at 100 Hz, and the oscillator starts at rest. The measured
+# acceleration has 5 % noise.
 #
-# The force of the paper is not public. For about half of all random forces this trilinear oscillator is chaotic: with
-# `k1` larger by 0.03 % its run leaves the true one by 5 % to 40 % of its variance within the 10 s, and no free run, ABC's or
-# any other, can be compared with the record (the filter can, since it goes on from the measurements). The seed here gives a
-# regular one.
+# The force of the paper is not public. For about half of all random forces this trilinear oscillator is chaotic: if `k1` is
+# larger by 0.03 %, its response differs from the true one by 5 % to 40 % of its variance within the 10 s. A free run, for ABC
+# or any other method, can then not be compared with the record (the filter can be used, because it is corrected by the
+# measurements). The seed here gives a regular response.
 
 
 # %%
@@ -81,8 +83,8 @@ def measured(system, params, noise, seed=0, forcing=7):
 
 # %% [markdown]
 # ## The models
-# Breakpoints may lie on either side of the origin, in any order, and are exchangeable, so they are taken in increasing order;
-# adjacent slopes differ by at least 5 %. Both are potentials, which cut the prior.
+# Breakpoints may lie on either side of the origin and are exchangeable, so they are ordered by size. Adjacent slopes differ by
+# at least 5 %. These two constraints are potentials, which restrict the prior.
 
 
 # %%
@@ -251,9 +253,9 @@ def cubic_study(particles):
 # %% [markdown]
 # ## Static maps
 # A damper held at one end and moved at the other has no dynamics: its force is a function of the velocity, `f(v - v0)`. The
-# simulated one is like the paper's shock absorber: 5000 samples to train, 2000 to test. The magnetorheological damper is
-# taken where its coil has no current; the friction damper has play and hysteresis, so no static curve fits, and the residuals
-# say so.
+# simulated one is like the paper's shock absorber: 5000 samples to train, 2000 to test. The record of the magnetorheological
+# damper is that without current in its coil. The friction damper has play and hysteresis, so no static curve fits, and the
+# residuals show this.
 
 
 # %%
@@ -309,7 +311,7 @@ def maps(train, likelihood=False):
 def map_study(title, train, test, particles):
     """One damper."""
     print(f"\n{title}: {len(train[0])} samples to train, {len(test[0])} to test", flush=True)
-    idata, best, result = abc(maps(train), particles, epsilon=150.0)
+    idata, best, result = abc(maps(train), particles, thresholds=sid.Thresholds(epsilon=150.0))
     likely, rows = None, {}
     if particles >= 1000:
         _, likely, rows = by_likelihood(maps(train, likelihood=True), particles)

@@ -1,13 +1,14 @@
 # %% [markdown]
 # # Quickstart: identify a Duffing oscillator from a noisy record
 #
-# A mass on a hardening spring is driven by a band-limited random force; a sensor reads its displacement with 2 % noise.
-# From the record we want mass, damping and both stiffnesses, with honest uncertainties, and a prediction of a new
+# A mass on a hardening spring is driven by a band-limited random force. A sensor measures its displacement with 2 % noise.
+# From the record we want to estimate mass, damping and both stiffnesses with correct uncertainties, and to predict a new
 # experiment.
 #
 # - Data: 8 s at 50 Hz, simulated here with known parameters.
 # - Priors: log-normal around rough guesses, wrong by 20 to 100 %; the noise half-normal.
-# - Solver: `EK1(order=4)`, the default, with substeps chosen by itself; NUTS from the posterior mode.
+# - Solver: `EK1(order=4)`, the default, with substeps chosen automatically; the No-U-Turn Sampler (NUTS) from the posterior
+#   mode.
 # - Runtime: about a minute, most of it compilation: `uv run examples/quickstart.py`.
 
 # %%
@@ -31,7 +32,8 @@ SEED = 1
 
 # %% [markdown]
 # ## The system
-# The equations of motion, once, as an ordinary function. `x.v` is the derivative of `x.z`, which is recognised.
+# The equations of motion are written once, as an ordinary function. The package recognises that `x.v` is the derivative of
+# `x.z`.
 
 # %%
 duffing = sid.System(
@@ -45,8 +47,8 @@ print(duffing)
 
 # %% [markdown]
 # ## The record
-# Here it is simulated; `sid.TimeSeries(t, u, y)` takes measured arrays just as well. Displacements are in metres, forces in
-# newtons.
+# The record is simulated here; measured arrays are given to `sid.TimeSeries(t, u, y)` in the same way. Displacements are in
+# metres, forces in newtons.
 
 
 # %%
@@ -67,8 +69,9 @@ print(record)
 
 # %% [markdown]
 # ## The model
-# Priors, and the filter as the likelihood. The initial state is inferred from the first samples. (With `cores=2` the chains
-# run side by side; a script then needs `if __name__ == "__main__":` around what samples, on macOS and Windows.)
+# The model consists of the priors, and of the filter as the likelihood. The initial state is estimated from the first samples.
+# (With `cores=2` the chains run in parallel. On macOS and Windows a script then needs `if __name__ == "__main__":` around the
+# sampling.)
 
 # %%
 with pm.Model() as model:
@@ -91,8 +94,8 @@ summary["truth"] = {**truth, "noise": 0.02 * clean.std()}
 print(summary.to_string())
 
 # %% [markdown]
-# ## What did the model not foresee?
-# If it is right, its standardised one-step-ahead innovations are white noise.
+# ## Test of the residuals
+# If the model is correct, its standardised one-step-ahead innovations are white noise.
 
 # %%
 innovations = sid.innovations(idata, "y", model=model)
@@ -100,7 +103,7 @@ print(sid.residual_tests(innovations["standardised"].values[:, 0], record.u))
 
 # %% [markdown]
 # ## A new experiment
-# A third more force: a free run of the posterior on an input it has never seen.
+# The force is larger by one third. The posterior is used for free runs with this input, which was not used for the fit.
 
 # %%
 force = random_force(np.random.default_rng(SEED + 1), t, fs, 20.0)
@@ -117,7 +120,7 @@ axes = sid.plot_fit(new, prediction, zoom=(2.0, 3.5))
 axes.flat[0].figure.savefig(FIGURES / "quickstart_free_run.png", dpi=150)
 
 # %% [markdown]
-# Prior and posterior, with the truth:
+# Prior and posterior, with the true values:
 
 # %%
 axes = sid.plot_prior_posterior(idata, var_names=list(truth), truth=truth)

@@ -1,15 +1,16 @@
 # %% [markdown]
 # # Silverbox: a measured Duffing oscillator
 #
-# An electronic circuit behaves like `m y'' + c y' + k y + k3 y^3 = u + offset` (Wigren and Schoukens, 2013). As in
-# Longbottom, Champneys and Rogers (2024) the model is trained on samples 49,278 to 52,350 (one multisine of 5 s) and the
-# posterior is run freely on samples 1000 to 40,000, whose amplitude grows beyond anything in the training data (the
-# "arrow head"). The paper's particles reach 1.057 / 1.825 / 2.952 mV (minimum, mean, maximum).
+# The Silverbox is an electronic circuit that is described by `m y'' + c y' + k y + k3 y^3 = u + offset` (Wigren and Schoukens,
+# 2013). As in Longbottom, Champneys and Rogers (2024), the model is trained on samples 49,278 to 52,350 (one multisine of 5
+# s). Free runs of the posterior are computed on samples 1000 to 40,000, whose amplitude grows beyond that of the training data
+# (the "arrow head"). The errors of the particles of the paper are 1.057 / 1.825 / 2.952 mV (minimum, mean, maximum).
 #
 # - Data: the record as the package `nonlinear-benchmarks` has it, from the folder `PM_SYSID_DATA` or `--data`.
-# - Priors: log-normal with 50 % to 65 % spread for the four physical parameters, log-normal over a decade for the noise,
-#   normal for the offset and for the terms that are added later.
-# - Solver: `EK1(order=4)`, two steps a sample, a band-limited input; sequential sampling with 2 x 1000 particles, and NUTS.
+# - Priors: log-normal with a standard deviation of 50 % to 65 % for the four physical parameters, log-normal over a decade for
+#   the noise, normal for the offset and for the terms that are added later.
+# - Solver: `EK1(order=4)`, two steps per sample, a band-limited input; sequential sampling with 2 x 1000 particles, and the
+#   No-U-Turn Sampler (NUTS).
 # - Runtime: about ten minutes: `uv run examples/silverbox.py`. `--short`, a minute, has fewer particles and leaves out NUTS,
 #   the paper's settings, the comparison of structures and most of the table of choices.
 
@@ -46,7 +47,7 @@ STRUCTURES = {
 
 # %% [markdown]
 # ## The models
-# The filter as likelihood, and a deterministic simulation with independent errors to compare with.
+# There are two models: the filter as the likelihood and, for comparison, a deterministic simulation with independent errors.
 
 
 # %%
@@ -96,8 +97,8 @@ def output_error_model(record):
 
 
 # %% [markdown]
-# ## What is measured of a posterior
-# The error of free runs, the evidence, and how well two samplers agree.
+# ## Quantities computed from a posterior
+# These are the error of free runs, the evidence, and the agreement of two samplers.
 
 
 # %%
@@ -129,7 +130,7 @@ def sequential(model, draws=1000, cores=2):
 def mode_rmse(model, arrow, start=None):
     """Free-run error at the posterior mode (mV)."""
     with model:
-        mode = sid.find_mode(start=start)
+        mode = sid.find_mode(start=start, prior_draws=2000 if start is None else 0, random_seed=SEED)
     run = sid.simulate(sid.models.duffing(offset=True), arrow, {k: float(mode.initvals[k]) for k in PARAMS})
     return float(1e3 * sid.rmse(arrow.y, run["y"])), mode
 
@@ -158,7 +159,7 @@ def agreement(nuts, smc):
 
 # %% [markdown]
 # ## Tables
-# Which structure the evidence chooses, and what each choice of solver and input does.
+# The tables show which structure the evidence selects, and the effect of each choice of solver and input.
 
 
 # %%
@@ -235,8 +236,9 @@ if __name__ == "__main__":
 
 # %% [markdown]
 # ## The sequential posterior
-# IBIS takes the samples in one after the other: every stage ends with the posterior given the record so far, and the
-# evidence comes with it. The paper's own settings (EK0, first-order form, one step a sample) run beside it.
+# Iterated batch importance sampling (IBIS) processes the samples one after the other. Every stage ends with the posterior
+# given the record so far, and with the evidence. For comparison, a second run uses the settings of the paper (EK0, first-order
+# form, one step per sample).
 
 # %%
 if ready:
@@ -263,7 +265,7 @@ if ready:
 
 # %% [markdown]
 # ## The same posterior by NUTS
-# Started at the posterior mode, with the curvature there as mass matrix.
+# NUTS starts at the posterior mode, with the curvature there as the mass matrix.
 
 # %%
 if ready:
@@ -287,15 +289,15 @@ if ready:
         print(f"  {name:42s} {triple(values)}   {note}", flush=True)
 
 # %% [markdown]
-# ## Which structure?
-# Five structures by their evidence; the winner is chosen on the training record alone.
+# ## Choice of the structure
+# Five structures are compared by their evidence, which is computed on the training record alone.
 
 # %%
 if ready and not options.short:
     results["structures"] = structures_table(train, arrow)
 
 # %% [markdown]
-# ## What does each choice do?
+# ## The effect of each choice
 
 # %%
 if ready:
@@ -304,8 +306,8 @@ if ready:
     (RESULTS / "silverbox.json").write_text(json.dumps(results, indent=1))
 
 # %% [markdown]
-# ## Pictures
-# Prior and posterior; the fit of the training record.
+# ## Figures of the results
+# Prior and posterior, and the fit of the training record.
 
 
 # %%
@@ -322,7 +324,7 @@ if ready:
     save(sid.plot_fit(train, fit, zoom=(2.0, 2.15)), "training")
 
 # %% [markdown]
-# How the posterior moved while the record came in. A right model's would narrow without going anywhere:
+# The change of the posterior while samples are added. The posterior of a correct model would become narrower without drifting:
 
 # %%
 if ready:

@@ -1,8 +1,8 @@
 """Benchmark records of nonlinear system identification, from local files or by download.
 
-Each loader looks for its ``.npz`` file in `folder`, else in the folder that the environment variable
-``PM_SYSID_DATA`` names; without either it downloads through the optional package ``nonlinear_benchmarks``, which shows
-its progress and keeps what it downloaded. What comes is compared with check sums of the published records.
+Each loader reads its ``.npz`` file from `folder`, or from the folder named by the environment variable ``PM_SYSID_DATA``.
+Without either it downloads the record through the optional package ``nonlinear_benchmarks``, which shows its progress and
+keeps the download. Downloaded records are compared with check sums of the published records.
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pm_sysid.doors import among, place, shown, whole
-from pm_sysid.timeseries import InterSample, TimeSeries
+from pm_sysid.arguments import among, place, shown, whole
+from pm_sysid.records.timeseries import InterSample, TimeSeries
 
 __all__ = ["EmpsController", "benchmark", "bouc_wen", "emps", "emps_controller", "f16", "silverbox"]
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)
+
 
 type Folder = str | os.PathLike[str] | None
 
@@ -55,7 +61,7 @@ _PUBLISHED: dict[str, tuple[int, list[tuple[float, float]]]] = {
         [(3357.42792, 2925.8569), (66.1591698, 37.9021043), (105.078064, 61.3074669), (97.6382364, 48.6161994)],
     ),
 }
-#: Part of the norm that a check sum may be off: text of seven digits passes, one sample wrong by 0.04 % of the rms does not.
+#: Tolerance of a check sum relative to the norm: text of seven digits passes, one sample wrong by 0.04 % of the rms does not.
 _CHECKED = 1e-6
 
 #: Benchmarks of the package ``nonlinear_benchmarks`` that have a split into training and test records.
@@ -63,7 +69,7 @@ _SPLIT = ("CED", "Cascaded_Tanks", "EMPS", "F16", "ParWH", "Silverbox", "WienerH
 
 
 class EmpsController(NamedTuple):
-    """What drives the EMPS: ``volts = kv (kp (reference - q) - q') + pulses``, at most 10 V; force = gain times volts.
+    """Controller of the EMPS: ``volts = kv (kp (reference - q) - q') + pulses``, at most 10 V; force = gain times volts.
 
     `reference` (m) and `pulses` (V) have shape (T,); `kp` is in 1/s, `kv` in V s/m, `gain` in N/V.
     """
@@ -81,13 +87,14 @@ def silverbox(part: SilverboxPart = "train", folder: Folder = None, intersample:
     Parameters
     ----------
     part : {"train", "arrow", "full", "multisine_train", "multisine_test", "arrow_full", "arrow_no_extrapolation"}
-        Samples 49,278 to 52,350 (multisine), samples 1,000 to 40,000 (arrow head), or all 131,072; or the split of the
-        benchmark: three quarters of the multisines, the last quarter, the arrow head, its first 32,000 samples (outputs up to
-        7 % above those of the multisines). The benchmark's scores leave out the first 50 samples of each test record.
+        Samples 49,278 to 52,350 (multisine), samples 1,000 to 40,000 (arrow head), or all 131,072. The other parts are the
+        split of the benchmark: three quarters of the multisines, the last quarter, the arrow head, and its first 32,000
+        samples (outputs up to 7 % above those of the multisines). The scores of the benchmark leave out the first 50 samples
+        of each test record.
     folder : path, optional
         Folder with ``silverbox_snls80mv.npz``.
     intersample : {"bl", "foh", "zoh"}
-        The input between samples. It was band-limited: ``"zoh"`` makes the simulation error 30 times larger.
+        Behaviour of the input between the samples. It was band-limited: ``"zoh"`` makes the simulation error 30 times larger.
 
     Returns
     -------
@@ -128,7 +135,7 @@ def bouc_wen(part: BoucWenPart = "train", folder: Folder = None, intersample: In
     folder : path, optional
         Folder with ``boucwen_train_multisine.npz`` or ``boucwen_`` and the part.
     intersample : {"bl", "foh", "zoh"}
-        The input between samples.
+        Behaviour of the input between the samples.
 
     Returns
     -------
@@ -138,8 +145,8 @@ def bouc_wen(part: BoucWenPart = "train", folder: Folder = None, intersample: In
     Raises
     ------
     ValueError, FileNotFoundError
-        If `part` is unknown, or there is neither a file nor a way to download it (the training record is a
-        file only: the benchmark leaves the training input free).
+        If `part` is unknown, or there is neither a file nor a way to download it (the training record cannot be downloaded,
+        because the benchmark does not prescribe the training input).
 
     References
     ----------
@@ -172,7 +179,7 @@ def emps(part: EmpsPart = "train", folder: Folder = None, intersample: InterSamp
     folder : path, optional
         Folder with ``emps_train.npz`` and ``emps_test_pulses.npz``.
     intersample : {"bl", "foh", "zoh"}
-        The input between samples (the controller is digital, so ``"zoh"`` is another reading of it).
+        Behaviour of the input between the samples (the controller is digital, so ``"zoh"`` is also justified).
 
     Returns
     -------
@@ -213,7 +220,7 @@ def emps_controller(part: EmpsPart = "train", folder: Folder = None) -> EmpsCont
     Returns
     -------
     EmpsController
-        Pulses are zero in the training record.
+        Reference, pulses and gains; the pulses are zero in the training record.
 
     Raises
     ------
@@ -233,25 +240,25 @@ def emps_controller(part: EmpsPart = "train", folder: Folder = None) -> EmpsCont
 
 
 def f16(level: int = 1, part: F16Part = "full", folder: Folder = None, intersample: InterSample = "bl") -> TimeSeries:
-    """Ground vibration test of an F-16: a wing with a payload, clearance and friction in its mounting, 400 Hz.
+    """Ground vibration test of an F-16: a wing with a payload, with clearance and friction in its mounting, 400 Hz.
 
     Parameters
     ----------
     level : {1, 2, 3, 4, 5, 6, 7}
         Level of the full multisine (2 to 15 Hz); 1, 3, 5 and 7 are for training, 2, 4 and 6 for tests.
     part : {"full", "steady"}
-        All periods of 8,192 samples, or those behind the first, as a periodic record: of level 1 the first period differs
-        from the others by 4 % of the accelerations, those by 1 % (noise).
+        All periods of 8,192 samples, or all periods after the first, as a periodic record. At level 1 the first period
+        differs from the others by 4 % of the accelerations, and the others differ among each other by 1 % (noise).
     folder : path, optional
         Folder with ``f16_fullmsine_level1.npz``, or that of another level.
     intersample : {"bl", "foh", "zoh"}
-        The input between samples.
+        Behaviour of the input between the samples.
 
     Returns
     -------
     TimeSeries
-        Input force (N), outputs ``acc1`` at the excitation, ``acc2`` and ``acc3`` on the wing's and the payload's side of the
-        interface, in the unit of the source.
+        Input force (N), outputs ``acc1`` at the excitation, ``acc2`` and ``acc3`` on the side of the wing and of the payload
+        of the interface, in the unit of the source.
 
     Raises
     ------
@@ -289,16 +296,16 @@ def benchmark(name: str, part: Literal["train", "test"] = "train", intersample: 
     Parameters
     ----------
     name : {"CED", "Cascaded_Tanks", "EMPS", "F16", "ParWH", "Silverbox", "WienerHammerBenchMark"}
-        The benchmark, as the package calls it: coupled electric drives, two cascaded tanks, ...
+        Name of the benchmark in the package: coupled electric drives, two cascaded tanks, ...
     part : {"train", "test"}
-        The benchmark's own split.
+        Part of the split of the benchmark.
     intersample : {"bl", "foh", "zoh"}
-        The input between samples.
+        Behaviour of the input between the samples.
 
     Returns
     -------
     list of TimeSeries
-        As many as the part has, in the units of the benchmark; times start at zero in each.
+        All records of the part, in the units of the benchmark; the times of each start at zero.
 
     Raises
     ------
@@ -307,7 +314,7 @@ def benchmark(name: str, part: Literal["train", "test"] = "train", intersample: 
 
     Notes
     -----
-    The package makes the split; of each test record it leaves some samples for the initial state (50; 20 for EMPS, 10 for
+    The package makes the split. In each test record it reserves some samples for the initial state (50; 20 for EMPS, 10 for
     CED), which its scores leave out.
 
     Examples
@@ -323,7 +330,7 @@ def benchmark(name: str, part: Literal["train", "test"] = "train", intersample: 
 
 
 def _named(records: Any, part: str) -> Any:
-    """Record whose name holds a part."""
+    """Record whose name contains a part."""
     found = [r for r in records if part in r.name]
     if len(found) != 1:
         raise LookupError(f"{len(found)} of {[r.name for r in records]} are called {part}")
@@ -378,7 +385,7 @@ def _verify(file: str, arrays: tuple[NDArray[Any], ...], remedy: str) -> None:
 
 
 def _downloaded(what: str, download: Callable[[Any], Any], remedy: str) -> Any:
-    """What the optional package downloads, or a message with the remedy."""
+    """Data from the optional package, or an error with the remedy."""
     try:
         package = import_module("nonlinear_benchmarks")
     except ImportError as error:

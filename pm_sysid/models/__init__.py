@@ -1,4 +1,4 @@
-"""Ready systems."""
+"""Catalogue of systems that are ready to use."""
 
 from pm_sysid.models.chains import chain
 from pm_sysid.models.friction import friction_oscillator
@@ -31,3 +31,8 @@ __all__ = [
     "stribeck_oscillator",
     "van_der_pol",
 ]
+
+
+def __dir__() -> list[str]:
+    """Public names only."""
+    return sorted(__all__)

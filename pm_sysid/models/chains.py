@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pm_sysid.doors import among, shown, whole
+from pm_sysid.arguments import among, shown, whole
 from pm_sysid.models.elements import ELEMENTS, speed_width
 from pm_sysid.models.sensors import choose
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
-#: Masses beyond which no filter can be compiled.
+#: Largest number of masses; the filter of a longer chain cannot be compiled.
 MOST = 1000
 
 
@@ -30,29 +30,31 @@ def chain(
     """Chain of n masses ``m_i z_i'' = F_i - T_i + T_{i+1}``, with any of the nonlinear elements in its links.
 
     Link i pulls mass i back to mass i - 1 with ``T_i = k_i d + c_i d' + elements``, where ``d = z_i - z_{i-1}`` is its
-    elongation. Link 1 holds the first mass to the wall on the left, link n + 1 the last one to the wall on the right.
+    elongation. Link 1 connects the first mass to the wall on the left, and link n + 1 connects the last mass to the wall on
+    the right.
 
     Parameters
     ----------
     n : int
         Number of masses.
     elements : mapping of int to str or several str, optional
-        What acts in a link beside its spring and damper, by the number of the link; see Notes.
+        Elements of a link in addition to its spring and damper, by the number of the link; see Notes.
     walls : {"left", "both", "none"}
-        Which ends are held: links 1 to n, 1 to n + 1, or 2 to n (a free chain).
+        Which ends are fixed: the chain has links 1 to n, 1 to n + 1, or 2 to n (a free chain).
     forces : sequence of int, optional
-        Masses with an input force; the last one by default, none if empty.
+        Masses with an input force; by default the last one. An empty sequence means no force.
     sensors : sequence of int, optional
         Masses with a sensor; all by default.
     observe : {"displacement", "velocity", "acceleration"}
-        What the sensors read.
+        Measured quantity.
     v_s : float, default 1e-3
-        Speed (m/s) over which ``"coulomb"`` and ``"stribeck"`` friction changes sign; see :func:`friction_oscillator`.
+        Speed (m/s) over which the sign of ``"coulomb"`` and ``"stribeck"`` friction is smoothed; see
+        :func:`friction_oscillator`.
 
     Returns
     -------
     System
-        States ``z1, v1, z2, v2, ...`` (m, m/s), then ``r1, ...`` of links with a memory (N; m for LuGre); inputs
+        States ``z1, v1, z2, v2, ...`` (m, m/s), then ``r1, ...`` of links with a hidden state (N; m for LuGre); inputs
         ``F1, ...`` (N) and outputs ``y1, ...`` by mass; parameters ``m1, ...`` (kg) by mass, ``k1, ...`` (N/m) and
         ``c1, ...`` (N s/m) by link, then those of the elements with the number of the link behind an underscore: ``k3_2`` is
         the cubic stiffness of link 2.
@@ -60,8 +62,8 @@ def chain(
     Raises
     ------
     TypeError, ValueError
-        If numbers of masses or links are not there, an element is unknown, or two in a link share a parameter or both have a
-        memory.
+        If a number of a mass or link does not exist, an element is unknown, or two elements of a link share a parameter or
+        both have a hidden state.
 
     Notes
     -----
@@ -69,16 +71,16 @@ def chain(
 
     - ``"quadratic"``: ``k2 d^2`` (N/m^2); ``"cubic"``: ``k3 d^3`` (N/m^3); ``"cubic_damping"``: ``c3 d'^3`` (N s^3/m^3)
     - ``"stop"``: ``ks max(d - ds, 0)``; ``"freeplay"``: ``kf (max(d - d2, 0) + min(d - d1, 0))`` (N/m, m)
-    - ``"bilinear_damping"``: ``cr max(d', 0)`` (N s/m), more in extension
+    - ``"bilinear_damping"``: ``cr max(d', 0)`` (N s/m), additional damping in extension
     - ``"coulomb"``: ``Fc sgn(d')`` (N); ``"tanh"``: ``Fc tanh(b d')`` (N, s/m)
     - ``"stribeck"``: ``Fc, Fs`` (N), ``v_st`` (m/s), as in :func:`stribeck_oscillator`
     - ``"lugre"``: ``Fc, Fs, v_st, sigma0`` (N/m), ``sigma1`` (N s/m), as in :func:`lugre_oscillator` with ``v_s=0``
     - ``"bouc_wen"``: ``alpha`` (N/m), ``beta`` (1/m), ``gamma``, ``delta``, as in :func:`bouc_wen`
 
-    A link without a spring or damper is one with ``k_i`` or ``c_i`` set to zero. Each mass is one chain of derivatives, so
-    that n masses cost n processes.
+    For a link without a spring or damper set ``k_i`` or ``c_i`` to zero. Each mass is one chain of derivatives with one
+    Wiener process in the filter.
 
-    Source: Newton's law for each mass; the laws as in the systems named.
+    Source: Newton's law for each mass; the sources of the elements are those of the systems named above.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytensor.tensor as pt
 
-from pm_sysid.doors import number
+from pm_sysid.arguments import number
 
 __all__ = ["ELEMENTS", "Element", "direction", "freeplay_force", "lugre_force", "lugre_rate", "speed_width", "stribeck_level"]
 
@@ -21,12 +21,12 @@ class Element(NamedTuple):
 
 
 def direction(v: Any, v_s: float) -> Any:
-    """Sign of a speed, passed smoothly over the speed ``v_s``; the sign itself if that is zero."""
+    """Sign of a speed, smoothed over the speed ``v_s``; the sign function itself if ``v_s`` is zero."""
     return pt.tanh(v / v_s) if v_s else pt.sign(v)
 
 
 def speed_width(v_s: Any) -> float:
-    """Check the speed over which friction changes sign (m/s)."""
+    """Check the speed over which the sign of the friction is smoothed (m/s)."""
     remedy = "give a small speed in m/s, such as 1e-3, or 0 for the exact sign"
     if isinstance(v_s, bool) or not 0 <= number(v_s, "v_s", remedy) < 1e30:
         raise ValueError(f"v_s is {v_s!r}; {remedy}.")
@@ -39,7 +39,7 @@ def stribeck_level(v: Any, Fc: Any, Fs: Any, v_st: Any) -> Any:
 
 
 def freeplay_force(d: Any, k: Any, lower: Any, upper: Any) -> Any:
-    """No force between the edges of a gap, a spring beyond them."""
+    """Force of a gap: zero between its edges, a linear spring beyond them."""
     return k * (pt.maximum(d - upper, 0.0) + pt.minimum(d - lower, 0.0))
 
 
@@ -62,7 +62,7 @@ def _bouc_wen_rate(d: Any, v: Any, r: Any, p: Any) -> Any:
     return p.alpha * v - p.beta * (p.gamma * abs(v) * r + p.delta * v * abs(r))
 
 
-#: What can stand in parallel with the spring and the damper of a link.
+#: Elements that can act in parallel with the spring and the damper of a link.
 ELEMENTS: dict[str, Element] = {
     "quadratic": Element(("k2",), lambda d, v, r, p, v_s: p.k2 * d**2),
     "cubic": Element(("k3",), lambda d, v, r, p, v_s: p.k3 * d**3),

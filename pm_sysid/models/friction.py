@@ -1,4 +1,4 @@
-"""An oscillator on a shaking table with friction in its guide."""
+"""An oscillator on a moving base, with friction in its guide."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import pytensor.tensor as pt
 
-from pm_sysid.doors import among, number
+from pm_sysid.arguments import among, number
 from pm_sysid.models.sensors import choose
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
-#: Parameters of each law of friction.
+#: Parameters of each friction law.
 LAWS: dict[str, tuple[str, ...]] = {"viscous": (), "coulomb": ("Fc",), "tanh": ("Fc", "beta")}
 
 
@@ -29,14 +29,15 @@ def friction_oscillator(
     Parameters
     ----------
     kind : {"viscous", "coulomb", "tanh"}
-        Friction ``F`` beside the viscous damping ``c``: none; ``Fc sgn(z')``; ``Fc tanh(beta z')``.
+        Friction ``F`` in addition to the viscous damping ``c``: none; ``Fc sgn(z')``; ``Fc tanh(beta z')``.
     g : float, default 9.81
-        Gravity along the guide (m/s^2); zero for a horizontal one.
+        Component of gravity along the guide (m/s^2); zero for a horizontal guide.
     v_s : float, default 1e-3
-        Speed (m/s) over which Coulomb friction changes sign: ``sgn(z')`` is taken as ``tanh(z' / v_s)``, which is within 1 %
-        of one for speeds above ``2.65 v_s``. Zero takes the sign function itself. Only for ``kind="coulomb"``.
+        Speed (m/s) over which the sign of the Coulomb friction is smoothed: ``sgn(z')`` is replaced by ``tanh(z' / v_s)``,
+        which differs from one by less than 1 % for speeds above ``2.65 v_s``. With zero the sign function itself is used.
+        Only for ``kind="coulomb"``.
     observe : {"displacement", "acceleration"}
-        What the sensor reads: the displacement ``z`` relative to the base, or the acceleration ``x'' = z'' + a`` of the mass.
+        Measured quantity: the displacement ``z`` relative to the base, or the acceleration ``x'' = z'' + a`` of the mass.
 
     Returns
     -------
@@ -51,18 +52,20 @@ def friction_oscillator(
 
     Notes
     -----
-    At rest under gravity the mass hangs at ``z < 0``, where ``k z + k3 z^3 = -m g``.
+    The equilibrium under gravity is at ``z < 0``, where ``k z + k3 z^3 = -m g``.
 
-    What the choice of ``v_s`` does. A sliding mass passes the smooth switch in a time of about ``2 v_s / |z''|``: the
-    smaller that is beside the step, the more the steps see a jump, and any solver (Runge-Kutta or the filter) falls to first
-    order, with an error in speed of up to ``2 Fc / m`` times the step at each reversal. The larger ``v_s``, the more the law
-    differs: the solution departs from that of the sign in proportion to ``v_s``. A good choice makes both small: ``v_s`` of
-    a hundredth of the typical speed, and steps shorter than ``v_s / |z''|`` (``substeps="auto"`` finds them).
+    Choice of ``v_s``: the speed of a sliding mass passes through the smoothed range in a time of about ``2 v_s / |z''|``. If
+    this time is short compared with the step, the friction is effectively a jump, and every solver (Runge-Kutta or the
+    filter) is only of first order, with an error in speed of up to ``2 Fc / m`` times the step at each reversal. With a
+    larger ``v_s`` the law differs more from the sign function, and the error of the solution is proportional to ``v_s``. For
+    a good choice both errors are small: ``v_s`` of a hundredth of the typical speed, and steps shorter than ``v_s / |z''|``
+    (``substeps="auto"`` finds them).
 
-    Near zero speed the smooth friction is viscous with the rate ``Fc / (m v_s)``, and explicit Runge-Kutta steps must be
-    shorter than 2.8 times its inverse. A mass held by a force f below ``Fc`` creeps at ``v_s artanh(f / Fc)`` where the true
-    one sticks. With the exact sign (``v_s=0``) it chatters, and the linearisation of the filter and all gradients miss that
-    the instants of reversal depend on the parameters, which gradient-based samplers suffer from, Metropolis chains do not.
+    Near zero speed the smoothed friction is viscous with the rate ``Fc / (m v_s)``, and explicit Runge-Kutta steps must be
+    shorter than 2.8 times the inverse of this rate. Under a force f below ``Fc`` the mass creeps at the speed
+    ``v_s artanh(f / Fc)``, where a real mass sticks. With the exact sign function (``v_s=0``) the velocity chatters. The
+    linearisation of the filter and all gradients then lack the dependence of the reversal times on the parameters. This is a
+    problem for gradient-based samplers, but not for Metropolis chains.
 
     Source: Green (2015), Eqs. 23-26.
 

@@ -1,4 +1,4 @@
-"""Oscillators whose friction depends on speed (Stribeck) or has a memory (LuGre)."""
+"""Oscillators whose friction depends on speed (Stribeck) or on a hidden state (LuGre)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pm_sysid.models.elements import direction, lugre_force, lugre_rate, speed_width, stribeck_level
 from pm_sysid.models.sensors import motion_sensor
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 
 def stribeck_oscillator(
@@ -17,11 +17,11 @@ def stribeck_oscillator(
     Parameters
     ----------
     v_s : float, default 1e-3
-        Speed (m/s) over which the friction changes sign: ``sgn(z')`` is taken as ``tanh(z' / v_s)``. Keep it well below
-        ``v_st``, or the peak of the friction at low speed is smoothed away: at a tenth of ``v_st`` and ``Fs = 2 Fc`` the
-        largest force is 4 % below ``Fs``. Zero takes the sign function itself.
+        Speed (m/s) over which the sign of the friction is smoothed: ``sgn(z')`` is replaced by ``tanh(z' / v_s)``. Choose it
+        well below ``v_st``, because smoothing reduces the peak of the friction at low speed: with a tenth of ``v_st`` and
+        ``Fs = 2 Fc`` the largest force is 4 % below ``Fs``. With zero the sign function itself is used.
     observe : {"displacement", "velocity", "acceleration"}
-        What the sensor reads.
+        Measured quantity.
 
     Returns
     -------
@@ -36,11 +36,11 @@ def stribeck_oscillator(
 
     Notes
     -----
-    What :func:`friction_oscillator` says of the choice of ``v_s`` holds here too. Where friction falls with speed it drives
-    the mass; slower than ``v_st`` the system may be unstable (stick-slip), and free runs are sensitive to all parameters.
+    The notes of :func:`friction_oscillator` on the choice of ``v_s`` also apply here. Where the friction decreases with
+    speed, it drives the motion. At speeds below ``v_st`` the system may be unstable (stick-slip), and free runs are sensitive
+    to all parameters.
 
-    Source: Armstrong-Helouvry, Dupont and Canudas de Wit (Automatica 30, 1994), with the exponent
-    two.
+    Source: Armstrong-Helouvry, Dupont and Canudas de Wit (Automatica 30, 1994), with exponent two.
 
     Examples
     --------
@@ -74,10 +74,10 @@ def lugre_oscillator(
     Parameters
     ----------
     v_s : float, default 0.0
-        Speed (m/s) over which ``|z'|`` is rounded: it is taken as ``z' tanh(z' / v_s)``. Zero takes the absolute value, whose
-        corner costs little, since the force is continuous without any smoothing.
+        Speed (m/s) over which ``|z'|`` is smoothed: it is replaced by ``z' tanh(z' / v_s)``. With zero the absolute value
+        itself is used. Its corner causes only a small error, because the force is continuous without smoothing.
     observe : {"displacement", "velocity", "acceleration"}
-        What the sensor reads.
+        Measured quantity.
 
     Returns
     -------
@@ -88,13 +88,14 @@ def lugre_oscillator(
     Raises
     ------
     ValueError
-        If `v_s` is negative or not finite, or there is no such sensor.
+        As for :func:`stribeck_oscillator`.
 
     Notes
     -----
-    The bristles are stiff: sliding at speed v they follow with the rate ``sigma0 |v| / Fc``, and explicit Runge-Kutta steps
-    must be shorter than 2.8 times its inverse; at rest they ring with ``sqrt(sigma0 / m)`` rad/s. ``substeps="auto"`` finds
-    such steps. ``r`` starts at zero unless ``x0`` says otherwise; the record does not show it.
+    The equations of the bristles are stiff. During sliding at speed v their deflection approaches its steady value with the
+    rate ``sigma0 |v| / Fc``, and explicit Runge-Kutta steps must be shorter than 2.8 times the inverse of this rate. At rest
+    they oscillate with ``sqrt(sigma0 / m)`` rad/s. ``substeps="auto"`` finds such steps. The initial value of ``r`` is zero
+    unless ``x0`` gives it, because it cannot be estimated from the first samples.
 
     Source: Canudas de Wit, Olsson, Astrom and Lischinsky (IEEE Transactions on Automatic Control 40, 1995),
     Section II, whose ``sigma2`` is ``c`` here.

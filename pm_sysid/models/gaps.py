@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pm_sysid.models.elements import freeplay_force
 from pm_sysid.models.sensors import motion_sensor
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 
 def freeplay(*, observe: Literal["displacement", "velocity", "acceleration"] = "displacement") -> System:
@@ -15,7 +15,7 @@ def freeplay(*, observe: Literal["displacement", "velocity", "acceleration"] = "
     Parameters
     ----------
     observe : {"displacement", "velocity", "acceleration"}
-        What the sensor reads.
+        Measured quantity.
 
     Returns
     -------
@@ -26,13 +26,13 @@ def freeplay(*, observe: Literal["displacement", "velocity", "acceleration"] = "
     Raises
     ------
     ValueError
-        If there is no such sensor.
+        As for :func:`duffing`.
 
     Notes
     -----
-    The gap need not hold ``z = 0``. With ``d1 > d2`` the springs are preloaded against each other and the force between the
-    edges is that of both; give priors that keep the edges in order if that is not meant. Springs of different stiffness, or
-    one inside the gap, are those of :func:`piecewise_oscillator`.
+    The gap need not contain ``z = 0``. With ``d1 > d2`` the springs are preloaded against each other, and both act between
+    the edges. If this is not intended, give priors that keep the edges in order. For springs of different stiffness, or a
+    spring inside the gap, use :func:`piecewise_oscillator`.
 
     Source: Nayek et al. (2023), Eq. 5, with ``k0 = 0`` and ``kL = kR``.
 

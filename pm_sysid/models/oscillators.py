@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pm_sysid.doors import flag
+from pm_sysid.arguments import flag
 from pm_sysid.models.sensors import choose
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 
 def duffing(
@@ -27,17 +27,18 @@ def duffing(
     cubic_damping : bool
         Add the damping term ``c3 z'^3``.
     observe : {"displacement", "acceleration"}
-        What the sensor reads.
+        Measured quantity.
 
     Returns
     -------
     System
         States ``z`` (m), ``v`` (m/s); input ``F`` (N); parameters ``m`` (kg), ``c`` (N s/m), ``k`` (N/m), ``k3`` (N/m^3), and
-        ``offset`` (N), ``k2`` (N/m^2), ``c3`` (N s^3/m^3) of the terms asked for.
+        ``offset`` (N), ``k2`` (N/m^2), ``c3`` (N s^3/m^3) of the additional terms.
 
     Notes
     -----
-    ``k3 < 0`` softens; ``k < 0`` with ``k3 > 0`` is bistable, at rest at ``z = ±sqrt(-k / k3)``.
+    With ``k3 < 0`` the spring softens. With ``k < 0`` and ``k3 > 0`` the system is bistable, with equilibria at
+    ``z = ±sqrt(-k / k3)``.
 
     Examples
     --------
@@ -76,7 +77,7 @@ def bouc_wen(*, observe: Literal["displacement", "acceleration"] = "acceleration
     Parameters
     ----------
     observe : {"displacement", "acceleration"}
-        What the sensor reads.
+        Measured quantity.
 
     Returns
     -------

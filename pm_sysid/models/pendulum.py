@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import pytensor.tensor as pt
 
-from pm_sysid.doors import flag
+from pm_sysid.arguments import flag
 from pm_sysid.models.elements import direction, speed_width
 from pm_sysid.models.sensors import choose
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 
 def pendulum(
@@ -25,26 +25,27 @@ def pendulum(
     friction : bool, default False
         Add dry friction of the bearing, the torque ``Tc``.
     v_s : float, default 1e-2
-        Angular speed (rad/s) over which it changes sign: ``sgn(theta')`` is taken as ``tanh(theta' / v_s)``; zero takes the
-        sign itself. What :func:`friction_oscillator` says of the choice holds here too.
+        Angular speed (rad/s) over which the sign of the friction is smoothed: ``sgn(theta')`` is replaced by
+        ``tanh(theta' / v_s)``; with zero the sign function itself is used. The notes of :func:`friction_oscillator` on the
+        choice also apply here.
     observe : {"angle", "velocity", "acceleration"}
-        What the sensor reads. The angle is not wrapped to one turn: unwrap a record that is.
+        Measured quantity. The angle is not wrapped to one turn; unwrap the angle of a record first if necessary.
 
     Returns
     -------
     System
         States ``theta`` (rad), ``omega`` (rad/s); input ``tau`` (N m); parameters ``J`` (kg m^2), ``c`` (N m s), ``G`` (N m,
-        mass times gravity times distance of the centre of mass), and ``Tc`` (N m) if asked for.
+        mass times gravity times distance of the centre of mass), and ``Tc`` (N m) with friction.
 
     Raises
     ------
     ValueError
-        If `v_s` is negative or not finite, or there is no such sensor.
+        As for :func:`friction_oscillator`.
 
     Notes
     -----
-    A point mass m on a massless rod of length l has ``J = m l^2`` and ``G = m g l``. Without a torque only the ratios to
-    ``J`` show in the motion: fix ``J`` there.
+    A point mass m on a massless rod of length l has ``J = m l^2`` and ``G = m g l``. Without a torque only the ratios of the
+    other parameters to ``J`` affect the motion; fix ``J`` in this case.
 
     Source: Newton's law about the pivot; Strogatz, Nonlinear Dynamics and Chaos (2nd edition, 2015), Section 6.7.
 

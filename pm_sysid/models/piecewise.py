@@ -1,4 +1,4 @@
-"""Piecewise-linear laws: springs with gaps and stops, dampers that differ between bound and rebound."""
+"""Piecewise-linear laws: springs with gaps and stops, dampers that differ between compression and rebound."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph.basic import Variable
 
-from pm_sysid.doors import among, flag, number, shown, text, whole
+from pm_sysid.arguments import among, flag, number, shown, text, whole
 from pm_sysid.models.sensors import choose
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
-#: Regions beyond which a law is no longer one.
+#: Largest number of regions.
 MOST = 50
 
 
@@ -26,33 +26,34 @@ def piecewise_linear(x: Any, slope: Any, slopes: Sequence[Any], breakpoints: Seq
     Parameters
     ----------
     x : array_like, DataArray or tensor
-        Where to evaluate it.
+        Argument of the function.
     slope : array_like, DataArray or tensor
-        Slope ``k0`` of the region that holds the origin.
+        Slope ``k0`` of the region that contains the origin.
     slopes : sequence
-        For each breakpoint the slope of the region beyond it, seen from the origin, up to the next breakpoint on that side.
+        For each breakpoint, the slope of the region beyond it, as seen from the origin, up to the next breakpoint on that
+        side.
     breakpoints : sequence
-        Where the slope changes: as many as ``slopes``, of either sign and in any order. One at zero counts as negative; of
-        equal ones the later counts as the outer one, whose slope holds from there on.
+        Points where the slope changes: as many as ``slopes``, of either sign and in any order. A breakpoint at zero is
+        treated as negative. Of equal breakpoints the later one is treated as the outer one, whose slope applies beyond it.
 
     Returns
     -------
     ndarray, DataArray or TensorVariable
-        Of the shape that all arguments broadcast to; symbolic if any argument is.
+        The value, with the shape to which all arguments broadcast; symbolic if any argument is symbolic.
 
     Raises
     ------
     TypeError, ValueError
-        If ``slopes`` or ``breakpoints`` are no sequences, or not equally many.
+        If ``slopes`` or ``breakpoints`` are not sequences, or have different lengths.
 
     Notes
     -----
-    Every breakpoint adds the change of slope there, from that of its neighbour on the side of the origin, times the distance
-    beyond it. Which neighbour that is depends on parameters alone: in a System it is computed once a run, and a step costs
-    three operations a breakpoint.
+    Every breakpoint adds the change of slope at this breakpoint, relative to its neighbour on the side of the origin,
+    multiplied by the distance beyond it. The neighbour depends only on parameters: in a System it is computed once per run,
+    and a step costs three operations per breakpoint.
 
-    Source: Nayek et al. (2023), Eqs. 4-9, where one, two and three breakpoints are written out (their Eq. 8 has ``v_R1`` in
-    the place of the slope ``c_R1``).
+    Source: Nayek et al. (2023), Eqs. 4-9, which give the cases of one, two and three breakpoints (their Eq. 8 has ``v_R1`` in
+    place of the slope ``c_R1``).
 
     Examples
     --------
@@ -81,11 +82,11 @@ def piecewise_oscillator(
     Parameters
     ----------
     regions : int, default 3
-        Number of linear regions: one more than breakpoints. One region is a linear oscillator.
+        Number of linear regions, which is the number of breakpoints plus one. One region is a linear oscillator.
     nonlinear : {"stiffness", "damping"}
         Which force is piecewise linear.
     observe : {"acceleration", "displacement", "velocity"}
-        What the sensor reads.
+        Measured quantity.
 
     Returns
     -------
@@ -101,8 +102,8 @@ def piecewise_oscillator(
 
     Notes
     -----
-    Breakpoints have no order: with equal priors the posterior has as many copies of itself as they have permutations, unless
-    :func:`piecewise_constraints` (``ordered=True``) keeps one of them.
+    Breakpoints have no order. With equal priors the posterior has one copy for each permutation of the breakpoints;
+    :func:`piecewise_constraints` (``ordered=True``) keeps one of these copies.
 
     Source: Nayek et al. (2023), Eqs. 2-9; their ``k_L1``, ``d_L1``, ``k_R1``, ``d_R1`` are ``k1``, ``d1``, ``k2``, ``d2``
     here.
@@ -143,14 +144,14 @@ def piecewise_oscillator(
 
 
 def piecewise_map(regions: int = 3, *, offset: bool = True) -> System:
-    """Static piecewise-linear damper ``force = f(v - v0)``: an output that follows the input at once, without states.
+    """Static piecewise-linear damper ``force = f(v - v0)``: a system without states.
 
     Parameters
     ----------
     regions : int, default 3
-        Number of linear regions: one more than breakpoints.
+        Number of linear regions, which is the number of breakpoints plus one.
     offset : bool, default True
-        Whether the force vanishes at a velocity ``v0`` of its own rather than at zero.
+        Whether the force is zero at a velocity ``v0``, which is a parameter, instead of at zero velocity.
 
     Returns
     -------
@@ -197,28 +198,27 @@ def piecewise_constraints(
     separation: float = 0.0,
     name: str = "piecewise",
 ) -> list[Any]:
-    """Keep the parameters of a piecewise-linear function apart, as potentials of the model on the context stack.
+    """Constrain the parameters of a piecewise-linear function, by potentials of the model on the context stack.
 
     Parameters
     ----------
     slope, slopes, breakpoints
         As for :func:`piecewise_linear`; numbers or variables of the model.
     difference : float, default 0.05
-        Slopes of neighbouring regions must differ by at least this fraction of the larger of the two (in size), so that each
-        differs by it from the other.
+        Slopes of neighbouring regions must differ by at least this fraction of the larger of their absolute values.
     ordered : bool, default True
-        Breakpoints must increase in the order given, ``d1 < d2 < ...``. Which of them is called ``d1`` means nothing, and
-        without an order every posterior is there once for each permutation.
+        Breakpoints must increase in the given order, ``d1 < d2 < ...``. The breakpoints are exchangeable, so without an order
+        the posterior has one copy for each permutation.
     separation : float, default 0.0
-        Breakpoints must be further apart than this.
+        Breakpoints must differ by more than this.
     name : str, default "piecewise"
         The potentials are called ``name_slopes`` and ``name_breakpoints``.
 
     Returns
     -------
     list of TensorVariable
-        The potentials added: zero where the constraint holds, minus infinity elsewhere. None for a single region, and no
-        ``name_breakpoints`` for a single breakpoint.
+        The potentials: zero where the constraint holds, minus infinity elsewhere. There are none for a single region, and
+        there is no ``name_breakpoints`` for a single breakpoint.
 
     Raises
     ------
@@ -227,8 +227,9 @@ def piecewise_constraints(
 
     Notes
     -----
-    A model whose breakpoints have equal priors has an initial point at which they coincide, and minus infinity there: give
-    them ``initval`` for samplers that start at that point. Sequential samplers start from the prior and need none.
+    If the breakpoints have equal priors, they are equal at the initial point of the model, where the log density is minus
+    infinity. Give them ``initval`` for samplers that start at the initial point. Sequential samplers start from the prior and
+    do not need it.
 
     Source: Nayek et al. (2023), Section 4.
 
@@ -263,14 +264,14 @@ def piecewise_constraints(
 
 
 class _Operations(NamedTuple):
-    """What depends on whether values are symbolic, labelled or plain."""
+    """Functions that depend on whether values are symbolic, labelled or plain numbers."""
 
     where: Callable[[Any, Any, Any], Any]
     maximum: Callable[[Any, Any], Any]
 
 
 class _Corner(NamedTuple):
-    """A breakpoint ``at``, on which ``side`` of the origin it is, the slope beyond it and that on its inner side."""
+    """A breakpoint ``at``, its ``side`` of the origin, the slope beyond it, and the slope on its inner side."""
 
     at: Any
     side: Any
@@ -304,7 +305,7 @@ def _corners(slope: Any, slopes: Any, breakpoints: Any) -> list[_Corner]:
     outer, at = _entries("slopes", slopes), _entries("breakpoints", breakpoints)
     if len(outer) != len(at):
         raise ValueError(f"there are {len(outer)} slopes for {len(at)} breakpoints; give the slope beyond each breakpoint.")
-    if any(isinstance(v, Variable) for v in (slope, *outer, *at)):  # a truth value of numbers would be none of PyTensor's
+    if any(isinstance(v, Variable) for v in (slope, *outer, *at)):  # pt.switch needs symbolic conditions
         slope, outer, at = pt.as_tensor(slope), [pt.as_tensor(k) for k in outer], [pt.as_tensor(d) for d in at]
     where = _operations(slope, *outer, *at).where
     side = [where(d > 0, 1.0, -1.0) for d in at]

@@ -7,7 +7,7 @@ from typing import Any
 import pytensor.tensor as pt
 
 from pm_sysid.models.elements import speed_width
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 
 def emps(*, v_s: float = 3e-4) -> System:
@@ -16,15 +16,16 @@ def emps(*, v_s: float = 3e-4) -> System:
     Parameters
     ----------
     v_s : float, default 3e-4
-        Speed (m/s) over which the friction changes sign: ``sign(v)`` is taken as ``tanh(v / v_s)``, which is within 1 % of
-        one for speeds above ``2.65 v_s``. Zero takes the sign function itself. The default is the value at which the training
-        record of the benchmark, whose top speed is 0.13 m/s, is most likely, among 3e-3, 1e-3, 3e-4, 1e-4 and 0.
+        Speed (m/s) over which the sign of the friction is smoothed: ``sign(v)`` is replaced by ``tanh(v / v_s)``, which
+        differs from one by less than 1 % for speeds above ``2.65 v_s``. With zero the sign function itself is used. The
+        default is the value with the highest posterior density for the training record of the benchmark, whose maximum speed
+        is 0.13 m/s, among 3e-3, 1e-3, 3e-4, 1e-4 and 0.
 
     Returns
     -------
     System
         States ``q`` (m), ``v`` (m/s); input ``tau``, the force of the drive (N); parameters ``M`` (kg), ``Fv`` (N s/m),
-        ``Fc`` (N), ``offset`` (N); the sensor reads ``q``.
+        ``Fc`` (N), ``offset`` (N); the output is ``q``.
 
     Raises
     ------
@@ -33,16 +34,16 @@ def emps(*, v_s: float = 3e-4) -> System:
 
     Notes
     -----
-    What the choice of ``v_s`` does:
+    Effects of the choice of ``v_s``:
 
-    - Near zero speed the smooth friction is a viscous one with the rate ``Fc / (M v_s)`` (700 /s for the benchmark and the
-      default). Explicit Runge-Kutta steps must be shorter than 2.8 times its inverse (4 ms); the filter is implicit and
-      need not be, but sees no more of a switch than its steps resolve.
-    - Held by a force below ``Fc`` the smooth system does not stick: it creeps at ``v_s artanh(force / Fc)``. Choose ``v_s``
-      so that this speed times the time at rest is negligible.
-    - The exact sign (``v_s=0``) neither creeps nor sticks: in a numerical solution the velocity chatters about zero. Its
-      derivative is zero, so that the linearisation of the filter and all gradients miss that the time of a switch depends
-      on the parameters.
+    - Near zero speed the smoothed friction is viscous with the rate ``Fc / (M v_s)`` (700 /s for the benchmark and the
+      default). Explicit Runge-Kutta steps must be shorter than 2.8 times the inverse of this rate (4 ms). The filter is
+      implicit and has no such limit, but it resolves a reversal only as finely as its steps.
+    - Under a force below ``Fc`` the smoothed system does not stick: it creeps at the speed ``v_s artanh(force / Fc)``. Choose
+      ``v_s`` so that this speed multiplied by the time at rest is negligible.
+    - With the exact sign function (``v_s=0``) the system neither creeps nor sticks: in a numerical solution the velocity
+      chatters about zero. The derivative of the sign function is zero, so the linearisation of the filter and all gradients
+      lack the dependence of the reversal times on the parameters.
 
     Source: Longbottom, Champneys and Rogers (2024), Eq. 28; Janot, Gautier and Brunot (2019).
 

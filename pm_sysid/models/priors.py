@@ -1,4 +1,4 @@
-"""Priors around what one would guess."""
+"""Priors from guessed values of the parameters."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ def priors(guess: Mapping[str, Any], sd: float = 0.5, *, prefix: str = "") -> di
     Parameters
     ----------
     guess : mapping
-        By parameter: a positive number, the median of a log-normal prior; a pair ``(mean, sd)``, those of a normal prior, for
-        what may have either sign (an offset, a negative stiffness, an edge of a gap); or a variable of the model, which stays
-        as it is.
+        One entry for each parameter: a positive number, which is the median of a log-normal prior; a pair ``(mean, sd)`` of a
+        normal prior, for parameters of either sign (an offset, a negative stiffness, an edge of a gap); or a variable of the
+        model, which is used unchanged.
     sd : float, default 0.5
-        Standard deviation of the logarithms of the positive parameters: 0.5 means that each is thought to be within a factor
-        of 2.7 of its guess with a probability of 95 %, 0.1 within 22 %, 1.0 within a factor of 7.
+        Standard deviation of the logarithms of the positive parameters: with 0.5 each is within a factor of 2.7 of its guess
+        with a probability of 95 %, with 0.1 within 22 %, and with 1.0 within a factor of 7.
     prefix : str, default ""
-        Put before the name of every variable made here.
+        Prefix of the names of all variables that are created.
 
     Returns
     -------
     dict
-        A variable for each parameter, to be handed to :class:`ODEFilter` or :func:`simulate`.
+        A variable for each parameter, for :class:`ODEFilter` or :func:`simulate`.
 
     Raises
     ------
     TypeError, ValueError
-        Outside a model; for a guess that is zero or negative without a spread, or values that are no finite numbers.
+        Outside a model; for a guess that is zero or negative and has no standard deviation, or for values that are not finite
+        numbers.
 
     Notes
     -----
-    A log-normal prior says that a parameter is positive and known up to a factor, whatever its unit. No guess is made up
-    here: a prior belongs to the rig, not to the equations. Look at it with ``pm.sample_prior_predictive``.
+    A log-normal prior means that a parameter is positive and known up to a factor, whatever its unit. There are no default
+    guesses, because a prior depends on the rig and not on the equations. Check it with ``pm.sample_prior_predictive``.
 
-    A normal prior is that of a free variable ``{name}_scaled``, standard normal, and the parameter follows from it: a cubic
-    stiffness of 1e9 beside an offset of 0.01 is no matter then for :func:`find_mode` and samplers, which start with steps of
-    one size.
+    For a normal prior the free variable ``{name}_scaled`` is standard normal, and the parameter is computed from it.
+    Parameters of very different size, such as a cubic stiffness of 1e9 and an offset of 0.01, are then no problem for
+    :func:`find_mode` and samplers, whose first steps have the same size in all variables.
 
     Examples
     --------
@@ -84,7 +85,7 @@ def _plan(name: str, value: Any, sd: float) -> Any:
 
 
 def _scaled_normal(name: str, mean: float, sd: float) -> Any:
-    """Draw in units of the spread: optimisers and samplers see parameters of one size."""
+    """Normal variable in units of its standard deviation: all unconstrained variables have the same scale."""
     return pm.Deterministic(name, mean + sd * pm.Normal(f"{name}_scaled"))
 
 

@@ -1,25 +1,25 @@
-"""Oscillators that keep themselves in motion."""
+"""Self-excited oscillators."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pm_sysid.doors import flag
+from pm_sysid.arguments import flag
 from pm_sysid.models.sensors import motion_sensor
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 
 def van_der_pol(
     *, forced: bool = True, observe: Literal["displacement", "velocity", "acceleration"] = "displacement"
 ) -> System:
-    """Van der Pol oscillator ``m z'' - c (1 - z^2 / a^2) z' + k z = F``: damping that feeds small motions, brakes large ones.
+    """Van der Pol oscillator ``m z'' - c (1 - z^2 / a^2) z' + k z = F``: negative damping of small, positive of large motions.
 
     Parameters
     ----------
     forced : bool, default True
         Whether there is an input force; without one the record needs no ``u``.
     observe : {"displacement", "velocity", "acceleration"}
-        What the sensor reads.
+        Measured quantity.
 
     Returns
     -------
@@ -33,9 +33,10 @@ def van_der_pol(
 
     Notes
     -----
-    Without a force the motion ends in a cycle of amplitude ``2 a`` (within 1.2 % for any ``c``). ``m = k = a = 1`` is the usual
-    form ``z'' - mu (1 - z^2) z' + z = F`` with ``mu = c``. Only the ratios ``c / m`` and ``k / m`` show in the motion of an
-    unforced oscillator: fix ``m`` there. The rest ``z = v = 0`` is a solution, so that an unforced one needs another start.
+    Without a force the motion approaches a limit cycle of amplitude ``2 a`` (within 1.2 % for any ``c``). With
+    ``m = k = a = 1`` this is the usual form ``z'' - mu (1 - z^2) z' + z = F`` with ``mu = c``. The motion of an unforced
+    oscillator depends only on ``a`` and the ratios ``c / m`` and ``k / m``; fix ``m`` in this case. ``z = v = 0`` is an
+    equilibrium, so an unforced oscillator needs another initial state.
 
     Source: van der Pol (Philosophical Magazine 2, 1926).
 

@@ -1,14 +1,14 @@
-"""What a sensor on a mass reads."""
+"""Output functions of sensors on a mass."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pm_sysid.doors import among
+from pm_sysid.arguments import among
 
 
 def choose(kind: str, sensors: dict[str, Any]) -> Any:
-    """Pick a sensor, or say which there are."""
+    """Choose a sensor by its name; an error names the available ones."""
     if not among(kind, sensors):
         raise ValueError(f"observe is {kind!r}; give one of {sorted(sensors)}.")
     return sensors[kind]

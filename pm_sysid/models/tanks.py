@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pytensor.tensor as pt
 
-from pm_sysid.doors import number
+from pm_sysid.arguments import number
 from pm_sysid.models.sensors import choose
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 
 def cascaded_tanks(*, h_s: float = 1e-3, observe: Literal["lower", "both"] = "lower") -> System:
@@ -18,9 +18,9 @@ def cascaded_tanks(*, h_s: float = 1e-3, observe: Literal["lower", "both"] = "lo
     Parameters
     ----------
     h_s : float, default 1e-3
-        Level below which the square root is rounded off, in the units of the levels; see Notes.
+        Level below which the square root is smoothed, in the units of the levels; see Notes.
     observe : {"lower", "both"}
-        What is measured: the lower level ``h2``, or both levels.
+        Measured quantity: the lower level ``h2``, or both levels.
 
     Returns
     -------
@@ -35,12 +35,12 @@ def cascaded_tanks(*, h_s: float = 1e-3, observe: Literal["lower", "both"] = "lo
 
     Notes
     -----
-    ``sqrt(h)`` has no derivative at an empty tank and no value below, where a solver may put a level. It is taken as
-    ``h / (h^2 + h_s^2)^(1/4)``: smooth, odd, within 0.25 % of the root above ``10 h_s``, and a negative level flows back.
-    A tank that runs dry empties exponentially with the rate ``k1 / sqrt(h_s)``; explicit steps must be shorter than 2.8 times
-    its inverse.
+    ``sqrt(h)`` has no derivative for an empty tank and no value for a negative level, which can occur in a numerical
+    solution. It is replaced by ``h / (h^2 + h_s^2)^(1/4)``, which is smooth and odd, and differs from the root by less than
+    0.25 % above ``10 h_s``. A negative level returns to zero. The last part of a tank empties exponentially with the rate
+    ``k1 / sqrt(h_s)``; explicit steps must be shorter than 2.8 times the inverse of this rate.
 
-    Levels do not overflow here; the benchmark's tanks do at the top of its record.
+    Overflow is not included in this model; the tanks of the benchmark overflow at the highest levels of its record.
 
     Source: Schoukens and Noel, "Three benchmarks addressing open challenges in nonlinear system identification" (IFAC World
     Congress, 2017), without overflow.
@@ -68,9 +68,9 @@ def coupled_tanks(*, h_s: float = 1e-3, observe: Literal["lower", "both"] = "bot
     Parameters
     ----------
     h_s : float, default 1e-3
-        Difference of levels (m) below which the square root is rounded off, as in :func:`cascaded_tanks`.
+        Difference of levels (m) below which the square root is smoothed, as in :func:`cascaded_tanks`.
     observe : {"lower", "both"}
-        What is measured: the level ``h2`` of the draining tank, or both.
+        Measured quantity: the level ``h2`` of the draining tank, or both.
 
     Returns
     -------
@@ -81,12 +81,12 @@ def coupled_tanks(*, h_s: float = 1e-3, observe: Literal["lower", "both"] = "bot
     Raises
     ------
     ValueError
-        If `h_s` is not positive, or there is no such sensor.
+        As for :func:`cascaded_tanks`.
 
     Notes
     -----
-    Where both levels are equal the true flow has a derivative without bound; the rounded one drives them together with the
-    rate ``sqrt(2 g / h_s) a12 (1 / A1 + 1 / A2)``.
+    Where both levels are equal, the derivative of the exact flow is unbounded. With the smoothed flow, the difference of the
+    levels decays with the rate ``sqrt(2 g / h_s) a12 (1 / A1 + 1 / A2)``.
 
     Source: Torricelli's law and the balance of volumes.
 
@@ -109,7 +109,7 @@ def coupled_tanks(*, h_s: float = 1e-3, observe: Literal["lower", "both"] = "bot
 
 
 def signed_root(h: Any, h_s: float) -> Any:
-    """``sgn(h) sqrt(|h|)``, rounded off below ``h_s``, with a derivative everywhere."""
+    """``sgn(h) sqrt(|h|)``, smoothed below ``h_s``, with a finite derivative everywhere."""
     return h / pt.sqrt(pt.sqrt(h * h + h_s * h_s))
 
 

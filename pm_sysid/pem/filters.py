@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pm_sysid.batch import THREADS, BatchRecurrence
-from pm_sysid.problem import Problem, RecordData, Unknowns
-from pm_sysid.recurrence import Recurrence
-from pm_sysid.solver import Solver
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.forward_mode import tangent_recurrence
+from pm_sysid.recurrence.op import Recurrence
+from pm_sysid.recurrence.run import compiled_batch
+from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
+from pm_sysid.solve.options import Solver
 from pm_sysid.steps.ek import FLOOR, calibration_recurrence, filter_recurrence
 from pm_sysid.steps.kalman import KalmanForm, kalman_recurrence
 from pm_sysid.steps.rk4 import rk4_inputs
-from pm_sysid.steps.tangents import tangent_recurrence
-from pm_sysid.system import System
-from pm_sysid.timeseries import TimeSeries
+from pm_sysid.symbolic.system import System
 
 type Want = Literal["errors", "densities", "states"]
 
@@ -46,7 +45,7 @@ class Arrays(NamedTuple):
     samples: np.ndarray
 
 
-class Filter(Protocol):
+class Filter(ABC):
     """A predictor of a system on records.
 
     Its parameters are those of the system, then the entries of the noise roots: of the process (``n_process``) and of the
@@ -62,43 +61,49 @@ class Filter(Protocol):
     def run(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
         """Outputs (T, n) of all records one after the other, and their rates of change (B, T, n).
 
+        See :meth:`run_many` for ``want``.
+        """
+        values, rates = self.run_many(params[None], x0[None], motion, want)
+        return values[0], rates[0]
+
+    @abstractmethod
+    def run_many(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs (S, T, n) and rates of change (S, B, T, n) of S sets of parameters (S, P) and starts (S, R, n_x) at once.
+
         ``"errors"``: of each output's prediction from the samples before, zero where it is missing. ``"densities"``: errors
         given the outputs before at the same sample, then their variances. ``"states"``: errors, their standard deviations,
         means and standard deviations of the states given the sample too.
         """
 
+    @abstractmethod
     def graph(self, params: Any, x0: Any, want: Want) -> tuple[Any, Any]:
         """Errors and variances (T, n_y) as differentiable expressions; of ``"errors"`` the latter mean nothing."""
 
+    @abstractmethod
     def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> Filter:
         """The same predictor on other records, with roots of the covariance of their initial states."""
-
-
-@lru_cache(maxsize=64)
-def _compiled(recurrence: Recurrence) -> Callable[..., list[np.ndarray]]:
-    """Batch of a recurrence with all samples put out."""
-    args = [pt.dmatrix(), pt.dtensor3(), pt.lvector(), pt.dmatrix(), pt.dmatrix()]
-    params, starts, counts, *rest = args
-    edges = pt.arange(counts.shape[0] + 1, dtype="int64")
-    outputs = BatchRecurrence(recurrence)(params, starts, np.empty((0, 0, 0)), edges, counts, *rest, THREADS)
-    function: Callable[..., list[np.ndarray]] = pytensor.function(args, outputs, trust_input=True)
-    return function
 
 
 def tangents(
     recurrence: Recurrence, params: np.ndarray, starts: np.ndarray, motion: tuple[np.ndarray, np.ndarray], arrays: Arrays
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Outputs (T, n) and final carries (R, n) of a recurrence, each with its rates of change along B directions."""
+    """Outputs (S, T, n) and final carries (S, R, n) of a recurrence, each with its rates of change along B directions.
+
+    For S sets of parameters (S, P) and starts (S, R, n), which move by ``motion``: (S, B, P) and (S, B, R, n).
+    """
     moved, moved_starts = motion
-    B = len(moved)
+    (S, B), edges = moved.shape[:2], np.arange(len(arrays.counts) + 1)
     if B == 0:
-        outputs, final = _compiled(recurrence)(params[None], starts[None], *arrays)
-        return (outputs[0], np.empty((0, *outputs.shape[1:]))), (final[0], np.empty((0, *final.shape[1:])))
-    both = np.concatenate([np.broadcast_to(params, (B, params.size)), moved], axis=1)
-    begin = np.concatenate([np.broadcast_to(starts, (B, *starts.shape)), moved_starts], axis=2)
-    outputs, final = _compiled(tangent_recurrence(recurrence))(both, begin, *arrays)
+        outputs, final = compiled_batch(recurrence)(np.ascontiguousarray(params), np.ascontiguousarray(starts), edges, *arrays)
+        return (outputs, np.empty((S, 0, *outputs.shape[1:]))), (final, np.empty((S, 0, *final.shape[1:])))
+    both = np.concatenate([np.broadcast_to(params[:, None], moved.shape), moved], axis=-1)
+    begin = np.concatenate([np.broadcast_to(starts[:, None], (S, B, *starts.shape[1:])), moved_starts], axis=-1)
+    flat = both.reshape(S * B, -1), begin.reshape(S * B, *begin.shape[2:])
+    outputs, final = (
+        a.reshape(S, B, *a.shape[1:]) for a in compiled_batch(tangent_recurrence(recurrence))(*flat, edges, *arrays)
+    )
     n, c = recurrence.n_outputs, recurrence.n_carry
-    return (outputs[0, :, :n], outputs[:, :, n:]), (final[0, :, :c], final[:, :, c:])
+    return (outputs[:, 0, :, :n], outputs[..., n:]), (final[:, 0, :, :c], final[..., c:])
 
 
 def joined(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Arrays:
@@ -113,7 +118,7 @@ def _median_step(records: Sequence[TimeSeries]) -> float:
     return float(np.median(steps)) if steps.size else 1.0
 
 
-class KalmanFilter:
+class KalmanFilter(Filter):
     """An extended or unscented Kalman filter on records.
 
     Parameters
@@ -152,12 +157,14 @@ class KalmanFilter:
     def _recurrence(self, want: Want) -> Recurrence:
         return kalman_recurrence(self.system, self.form, want)
 
-    def run(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
+    def run_many(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
         """See :class:`Filter`."""
-        starts = np.concatenate([x0, self.roots], axis=1)
+        S = len(params)
+        starts = np.concatenate([x0, np.broadcast_to(self.roots, (S, *self.roots.shape))], axis=-1)
         still = np.zeros((len(motion.x0), *self.roots.shape))
-        moved = motion.params, np.concatenate([motion.x0, still], axis=2)
-        return tangents(self._recurrence(want), params, starts, moved, self.arrays)[0]
+        moved = motion.params, np.concatenate([motion.x0, still], axis=-1)
+        rows = tuple(np.broadcast_to(m, (S, *m.shape)) for m in moved)
+        return tangents(self._recurrence(want), params, starts, (rows[0], rows[1]), self.arrays)[0]
 
     def graph(self, params: Any, x0: Any, want: Want) -> tuple[Any, Any]:
         """See :class:`Filter`."""
@@ -172,7 +179,7 @@ class KalmanFilter:
         return KalmanFilter(self.system, self.form, records, substeps, roots, self.interval)
 
 
-class ProbabilisticFilter:
+class ProbabilisticFilter(Filter):
     """The probabilistic ODE filter on records.
 
     Parameters
@@ -197,15 +204,16 @@ class ProbabilisticFilter:
             raise ValueError("diffusion holds a PyMC variable, but a fit has no model; give numbers, 'mle' or 'dynamic'.")
         self.fixed = np.ones(len(system.chain_states)) if given is None else np.array(given, dtype=float)
 
-    def run(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
+    def run_many(self, params: np.ndarray, x0: np.ndarray, motion: Motion, want: Want) -> tuple[np.ndarray, np.ndarray]:
         """See :class:`Filter`."""
-        n_p = len(self.system.params)
-        p, noise = params[:n_p], params[n_p:]
+        S, n_p = len(params), len(self.system.params)
+        p, noise = params[:, :n_p], params[:, n_p:]
         diffusion, d_diffusion = self._diffusion(p, x0, motion)
         scale = self.data.scale
-        still = np.zeros((len(motion.params), scale.size))
-        theta = np.concatenate([p, diffusion, noise, scale])
-        moved = np.concatenate([motion.params[:, :n_p], d_diffusion, motion.params[:, n_p:], still], axis=1)
+        still = np.zeros((S, len(motion.params), scale.size))
+        theta = np.concatenate([p, diffusion, noise, np.broadcast_to(scale, (S, scale.size))], axis=1)
+        moving = np.broadcast_to(motion.params, (S, *motion.params.shape))
+        moved = np.concatenate([moving[..., :n_p], d_diffusion, moving[..., n_p:], still], axis=-1)
         begin, moved_begin = self._starts(x0, motion, self.std)
 
         def outputs(kind: Literal["innovations", "moments"]) -> tuple[np.ndarray, np.ndarray]:
@@ -214,16 +222,16 @@ class ProbabilisticFilter:
 
         values, rates = outputs("innovations")
         missing = ~self.measured
-        e, std = np.where(missing, 0.0, values[:, 0::2]), values[:, 1::2]
+        e, std = np.where(missing, 0.0, values[..., 0::2]), values[..., 1::2]
         d_e, d_std = np.where(missing, 0.0, rates[..., 0::2]), rates[..., 1::2]
         if want == "errors":
             return e, d_e
         if want == "densities":
-            return np.concatenate([e, std**2], axis=1), np.concatenate([d_e, 2 * std * d_std], axis=2)
+            return np.concatenate([e, std**2], axis=-1), np.concatenate([d_e, 2 * std[:, None] * d_std], axis=-1)
         means, spreads = self._states(*outputs("moments"))
         return (
-            np.concatenate([e, std, means[0], spreads[0]], axis=1),
-            np.concatenate([d_e, d_std, means[1], spreads[1]], axis=2),
+            np.concatenate([e, std, means[0], spreads[0]], axis=-1),
+            np.concatenate([d_e, d_std, means[1], spreads[1]], axis=-1),
         )
 
     def _states(self, values: np.ndarray, rates: np.ndarray) -> tuple[Any, Any]:
@@ -240,30 +248,32 @@ class ProbabilisticFilter:
             at += len(block) ** 2
         mean = [columns[steps.place[s]] for s in range(len(self.system.states))]
         variance = [variances[steps.place[s]] for s in range(len(self.system.states))]
-        std = np.sqrt(np.maximum(values[:, variance], 0.0))
-        d_std = 0.5 * rates[..., variance] / np.where(std > 0, std, 1.0)
-        return (values[:, mean], rates[..., mean]), (std, d_std)
+        std = np.sqrt(np.maximum(values[..., variance], 0.0))
+        d_std = 0.5 * rates[..., variance] / np.where(std > 0, std, 1.0)[:, None]
+        return (values[..., mean], rates[..., mean]), (std, d_std)
 
     def _starts(self, x0: np.ndarray, motion: Motion, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        begin = np.concatenate([x0, std, self.data.starts], axis=1)
-        still = np.zeros((len(motion.x0), len(x0), begin.shape[1] - x0.shape[1]))
-        return begin, np.concatenate([motion.x0, still], axis=2)
+        rest = np.concatenate([std, self.data.starts], axis=1)
+        begin = np.concatenate([x0, np.broadcast_to(rest, (len(x0), *rest.shape))], axis=-1)
+        moving = np.concatenate([motion.x0, np.zeros((len(motion.x0), *rest.shape))], axis=-1)
+        return begin, np.broadcast_to(moving, (len(x0), *moving.shape))
 
     def _diffusion(self, p: np.ndarray, x0: np.ndarray, motion: Motion) -> tuple[np.ndarray, np.ndarray]:
         """Diffusion of each chain and its rates of change; Eq. 19 of Longbottom et al. where it is calibrated."""
-        n, B = len(self.fixed), len(motion.params)
+        S, n, B = len(p), len(self.fixed), len(motion.params)
         if not self.problem.calibrated:
-            return self.fixed, np.zeros((B, n))
-        ones, scale = np.ones(n + len(self.system.g)), self.data.scale
-        theta = np.concatenate([p, ones, scale])
-        moved = np.concatenate([motion.params[:, : p.size], np.zeros((B, ones.size + scale.size))], axis=1)
+            return np.broadcast_to(self.fixed, (S, n)), np.zeros((S, B, n))
+        rest = np.concatenate([np.ones(n + len(self.system.g)), self.data.scale])
+        theta = np.concatenate([p, np.broadcast_to(rest, (S, rest.size))], axis=1)
+        moving = np.concatenate([motion.params[:, : p.shape[1]], np.zeros((B, rest.size))], axis=1)
+        moved = np.broadcast_to(moving, (S, *moving.shape))
         arrays = self.arrays._replace(samples=self.data.samples)
         recurrence = calibration_recurrence(self.system, self.problem.form)
         starts = self._starts(x0, motion, np.zeros_like(self.std))
         _, (final, d_final) = tangents(recurrence, theta, starts[0], (moved, starts[1]), arrays)
         count = max(len(self.data.substeps), 1)
-        diffusion = np.sqrt(final[:, -n:].sum(axis=0) / count + FLOOR**2)
-        return diffusion, d_final[:, :, -n:].sum(axis=1) / (2 * count * diffusion)
+        diffusion = np.sqrt(final[..., -n:].sum(axis=1) / count + FLOOR**2)
+        return diffusion, d_final[..., -n:].sum(axis=2) / (2 * count * diffusion[:, None])
 
     def graph(self, params: Any, x0: Any, want: Want) -> tuple[Any, Any]:
         """See :class:`Filter`."""

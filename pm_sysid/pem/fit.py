@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from pm_sysid.doors import among
-from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
+from pm_sysid.arguments import among, count, seed, shown
+from pm_sysid.pem.left_over import left_over
+from pm_sysid.pem.objective import LogLikelihood, Objective, ObjectiveName, SquaredErrors
+from pm_sysid.pem.optima import Found, SeveralStarts
+from pm_sysid.pem.optimise import Solution
+from pm_sysid.pem.parameter_tree import leaves, rebuild
 from pm_sysid.pem.predictors import ExtendedKalman, Predictor
-from pm_sysid.pem.problem import Setup, Unknowns, set_up
 from pm_sysid.pem.result import PEMResult
-from pm_sysid.pem.solve import Method, Solution, solve
-from pm_sysid.pem.trees import rebuild
-from pm_sysid.solver import Solver
-from pm_sysid.system import System
-from pm_sysid.timeseries import TimeSeries
+from pm_sysid.pem.settings import InitialState, Optimiser
+from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up
+from pm_sysid.pem.starts import Starts
+from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.options import Solver
+from pm_sysid.symbolic.system import System
 
-#: Combinations of unknowns with this share of the largest sensitivity, or less, are not seen in the record.
-UNSEEN = 1e-7
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
 #: Status of a guess outside its bounds, and of an impossible one.
@@ -33,13 +36,12 @@ def fit_pem(
     *,
     predictor: Predictor | Solver | None = None,
     x0: Any = None,
-    estimate_x0: Any = False,
     bounds: tuple[Any, Any] | None = None,
-    P0: Any = None,
     fixed: Mapping[str, float] | None = None,
-    objective: Literal["mse", "likelihood"] = "mse",
-    method: Method = "lm",
-    options: Mapping[str, Any] | None = None,
+    objective: ObjectiveName = "mse",
+    optimiser: Optimiser | None = None,
+    starts: int | Sequence[Any] = 8,
+    random_seed: Any = 0,
 ) -> PEMResult:
     r"""Find parameters by minimising the one-step-ahead prediction errors of a filter.
 
@@ -57,28 +59,27 @@ def fit_pem(
         standard deviations that the predictor names.
     predictor : ExtendedKalman, UnscentedKalman, ProbabilisticKalman, or a solver, optional
         What predicts. Default: ``ExtendedKalman()``, without process noise.
-    x0 : number, mapping by state, sequence or vector, optional
-        State at the first sample, or where to start from; a list or tuple with one for each of several records. By default
-        read off the first samples where an output shows the state.
-    estimate_x0 : bool, names of states, or mapping, default False
-        Initial states to be found too; for several records, one for all or a list with one for each.
+    x0 : number, mapping by state, sequence, vector, or InitialState, optional
+        State at the first sample. By default it is estimated with the parameters, for each record by itself. Values that are
+        given are exact, in the units of the states (``x0=0.0``: the record starts at rest); a list or tuple with one for
+        each of several records. States without a value are estimated. An :class:`InitialState` also says which of its
+        entries are estimated, and with which covariance the filter starts.
     bounds : (lower, upper), optional
         Trees like ``p_guess``; None for an open side. Standard deviations are never negative.
-    P0 : matrix (n_x, n_x) or number, optional
-        Covariance of the initial state; a list or tuple with one for each of several records. By default the identity, or
-        what was read off the record with ``x0``; zero where no measurement noise is given to weigh it against, and of a
-        likelihood for the states that ``estimate_x0`` finds.
     fixed : mapping, optional
         Parameters that are known, by name.
     objective : {"mse", "likelihood"}
         The mean squared innovation, or the Gaussian negative log-likelihood of the innovations, by which standard deviations
         of the noise can be found.
-    method : {"lm", "bfgs", "trust"}
-        ``"lm"``: Levenberg-Marquardt (MINPACK), or, with bounds, which that cannot keep, ``"trust"``. ``"bfgs"``: L-BFGS-B.
-        ``"trust"``: reflective trust region of :func:`scipy.optimize.least_squares`. For a likelihood the first and last
-        are Newton's method with the expected information in a trust region (``trust-exact``; with bounds ``trust-constr``).
-    options : mapping, optional
-        Passed to SciPy, such as ``{"max_nfev": 20, "ftol": 1e-4}``.
+    optimiser : Optimiser, optional
+        Method and tolerances of the search. Default: ``Optimiser("lm")``, Levenberg-Marquardt.
+    starts : int or sequence of trees, default 8
+        Number of starts, the guess among them; or other guesses, trees like ``p_guess``, to start from as well. The others
+        are drawn around the guess and between bounds that are finite. They are searched from side by side, two at first;
+        where one of these ends where the guess does, and none lower, no more are. Where the best optimum has drawn one start
+        alone, as many again are drawn. With 1 the only search is that from the guess.
+    random_seed : int or numpy.random.Generator, default 0
+        Of the starts that are drawn. The same seed gives the same result.
 
     Returns
     -------
@@ -96,6 +97,11 @@ def fit_pem(
     (Ljung 1999, Eq. 7.30). Derivatives are those of the recursion of the filter itself, and all of one iteration come from
     one compiled call.
 
+    ``success`` is False where an optimum is in doubt: another is nearly as good, the best drew one start of many while others
+    ended at optima that are not much higher, or the fit explains no more than a constant. ``message`` then says so, and
+    ``optima`` lists all that were found. Where the innovations are not white, ``message`` says that the standard errors are too
+    small.
+
     Examples
     --------
     >>> import numpy as np, pm_sysid as sid
@@ -109,24 +115,68 @@ def fit_pem(
     (True, 1.5)
     """
     if not among(objective, ("mse", "likelihood")):
-        raise ValueError(f"objective is {objective!r}; give 'mse' or 'likelihood'.")
-    if not among(method, ("lm", "bfgs", "trust")):
-        raise ValueError(f"method is {method!r}; give 'lm', 'bfgs' or 'trust'.")
-    if not isinstance(options, Mapping | None) or not all(isinstance(k, str) for k in options or ()):
-        raise TypeError(f"options is {type(options).__name__}; give a dict of what SciPy takes, by name.")
+        raise ValueError(f"objective is {shown(objective)}; give 'mse' or 'likelihood'.")
+    optimiser = Optimiser() if optimiser is None else optimiser
+    if not isinstance(optimiser, Optimiser):
+        raise TypeError(f"optimiser is {shown(optimiser)}; give Optimiser(method, options), such as Optimiser('bfgs').")
     predictor = ExtendedKalman() if predictor is None else predictor
-    setup = set_up(system, data, p_guess, predictor, x0, estimate_x0, bounds, P0, fixed, objective)
+    seed(random_seed)
+    others, number = _other_starts(starts, p_guess)
+    setup = set_up(system, data, p_guess, predictor, InitialState.of(x0), bounds, fixed, objective)
+    held: list[str] = []
+    spent = 0, 0
+    while True:
+        unknowns = setup.unknowns
+        target = (
+            SquaredErrors(setup.filter, unknowns.layout) if objective == "mse" else LogLikelihood(setup.filter, unknowns.layout)
+        )
+        found = _search(setup, target, optimiser, others, number, np.random.default_rng(random_seed))
+        finer = refined(setup, found.solution.x) if found.optima else None
+        if finer is not None:  # the step was judged at the guess; from the optimum it is a short way
+            setup, spent = finer, (spent[0] + found.nfev, spent[1] + found.njev)
+            continue
+        found = found._replace(nfev=found.nfev + spent[0], njev=found.njev + spent[1])
+        result, untold = _result(setup, target, found, p_guess, optimiser.method)
+        if not untold:
+            result.message = " ".join([result.message, *held]).strip()
+            return result
+        spent = found.nfev, found.njev
+        # An initial state that nobody asked for, and that the record says nothing about, is not searched for.
+        named = ", ".join(f"{unknowns.layout.names[i]} (taken as {unknowns.x[i]:.4g})" for i in untold)
+        held.append(f"The record says nothing about the initial state {named}.")
+        setup = setup._replace(unknowns=unknowns.holding(untold))
+
+
+def _search(
+    setup: Setup, target: Objective, optimiser: Optimiser, others: Sequence[Any], number: int, rng: np.random.Generator
+) -> Found:
+    """Search from the guess and from other starts."""
     unknowns = setup.unknowns
-    kind: type[SquaredErrors] | type[LogLikelihood] = SquaredErrors if objective == "mse" else LogLikelihood
-    target: Objective = kind(setup.filter, unknowns.layout)
-    outside = _outside(unknowns)
-    if outside:
-        solution = Solution(unknowns.x, target.evaluate(unknowns.x), False, INFEASIBLE, outside, 1, 0, [])
-    else:
-        solution = solve(target, unknowns.x, unknowns.lower, unknowns.upper, method, dict(options or {}))
-        if solution.status == IMPOSSIBLE:
-            solution = solution._replace(message=_impossible(solution, objective))
-    return _result(setup, target, solution, p_guess, method)
+    x, lower, upper = unknowns.x, unknowns.lower, unknowns.upper
+    if outside := _outside(unknowns):
+        return Found(Solution(x, target.evaluate(x), False, INFEASIBLE, outside, 1, 0, []), [], "", "", 1, 0)
+    spread, layout = np.zeros(x.size), unknowns.layout
+    spread[layout.x0_sources] = setup.initially.std[layout.x0_slots]
+    begin = Starts(target, x, lower, upper, spread, rng)
+    given = np.array([[*leaves("starts", tree).values(), *x[unknowns.n_leaves :]] for tree in others])
+    searches = SeveralStarts(target, begin, optimiser)
+    found = searches.run(number, np.clip(given, lower, upper) if len(given) else np.empty((0, x.size)))
+    if found is not None:
+        return found
+    message = _impossible(x, "mse" if isinstance(target, SquaredErrors) else "likelihood")
+    return Found(Solution(x, target.evaluate(x), False, IMPOSSIBLE, message, 1, 0, []), [], "", "", searches.nfev, 0)
+
+
+def _other_starts(starts: Any, p_guess: Any) -> tuple[list[Any], int]:
+    """Guesses that were given beside the first, and the number of starts."""
+    if not isinstance(starts, list | tuple):
+        return [], count(starts, "starts")
+    names = list(leaves("p_guess", p_guess))
+    for tree in starts:
+        found = leaves("starts", tree)
+        if list(found) != names or not np.all(np.isfinite(list(found.values()))):
+            raise ValueError(f"starts holds {shown(tree)}; give a number of starts, or trees of finite numbers like p_guess.")
+    return list(starts), 1 + len(starts)
 
 
 def _outside(unknowns: Unknowns) -> str:
@@ -137,27 +187,37 @@ def _outside(unknowns: Unknowns) -> str:
     return f"The guess is infeasible: {'; '.join(said)}. Start inside the bounds." if said else ""
 
 
-def _impossible(solution: Solution, objective: str) -> str:
+def _impossible(x: np.ndarray, objective: str) -> str:
     what = "the prediction errors are" if objective == "mse" else "the log-likelihood is"
     return (
-        f"The guess is impossible: {what} not finite at {solution.x.tolist()}. The solution diverges there, or its equations "
+        f"The guess is impossible: {what} not finite at {x.tolist()}. The solution diverges there, or its equations "
         "have no value; start nearer to the record, or use more substeps."
     )
 
 
-def _result(setup: Setup, target: Objective, solution: Solution, p_guess: Any, method: str) -> PEMResult:
-    """Result of a search, with the covariance of what it found."""
-    unknowns, names = setup.unknowns, setup.unknowns.layout.names
+def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method: str) -> tuple[PEMResult, list[int]]:
+    """Result of a search, with the covariance of what it found.
+
+    And initial states, by their places among the unknowns, that are estimated by default but that the record cannot tell.
+    """
+    unknowns, names, solution = setup.unknowns, setup.unknowns.layout.names, found.solution
+    untold: list[int] = []
     x, evaluation = solution.x, solution.evaluation
     searched = evaluation.finite and solution.status != INFEASIBLE
     pinned = _pinned(unknowns, x) if searched else np.zeros(x.size, dtype=bool)
     cov = np.full((x.size, x.size), np.inf)
     success, message, unseen = solution.success, solution.message, np.zeros(x.size, dtype=bool)
+    if found.doubt:
+        success, message = False, f"{found.doubt} {message}"
     if searched:
-        weight = evaluation.information * np.outer(_sizes(unknowns, x), _sizes(unknowns, x))
+        rest = left_over(target, x)
+        success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
+    message = f"{message} {found.note}"
+    if searched:
+        weight = evaluation.information * np.outer(sizes(x), sizes(x))
         scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
         gone = unknowns.layout.positive & (np.diag(weight) * scale < NEGLIGIBLE)
-        unseen = _unseen(target, evaluation, weight, ~(pinned | gone))
+        unseen = unseen_unknowns(target, evaluation, weight, ~(pinned | gone))
         if gone.any():
             message = f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero."
         pinned = pinned | gone
@@ -170,6 +230,11 @@ def _result(setup: Setup, target: Objective, solution: Solution, p_guess: Any, m
         if at_bound:
             message = f"{message} At their bounds: {at_bound}."
         if unseen.any():
+            if setup.by_default:
+                starts = [i for i in np.flatnonzero(unseen).tolist() if i in unknowns.layout.x0_sources]
+                # Those without any trace together; of those that cannot be told from each other, one.
+                blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
+                untold = [i for i in starts if blind[i]] or starts[-1:]
             success = False
             message = (
                 f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at all): "
@@ -181,7 +246,7 @@ def _result(setup: Setup, target: Objective, solution: Solution, p_guess: Any, m
     x0 = unknowns.layout.place(x)[1]
     many = len(setup.filter.records) > 1
     finite = evaluation.finite
-    return PEMResult(
+    result = PEMResult(
         x=x,
         p=rebuild(p_guess, x[:k].tolist()),
         x0=tuple(x0) if many else x0[0],
@@ -190,8 +255,8 @@ def _result(setup: Setup, target: Objective, solution: Solution, p_guess: Any, m
         message=message.strip(),
         fun=evaluation.value if finite else np.inf,
         nit=max(len(solution.history) - 1, 0),
-        nfev=solution.nfev,
-        njev=solution.njev,
+        nfev=found.nfev,
+        njev=found.njev,
         history=solution.history,
         jac=_jacobian(target, evaluation) if finite else np.empty((0, x.size)),
         grad=evaluation.gradient if finite else np.zeros(x.size),
@@ -204,9 +269,11 @@ def _result(setup: Setup, target: Objective, solution: Solution, p_guess: Any, m
         method=method,
         substeps=setup.filter.substeps,
         active=pinned,
+        optima=found.optima,
         setup=setup,
         target=target,
     )
+    return result, untold
 
 
 def _jacobian(target: Objective, evaluation: Any) -> np.ndarray:
@@ -214,38 +281,8 @@ def _jacobian(target: Objective, evaluation: Any) -> np.ndarray:
     return np.asarray(evaluation.jacobian if isinstance(target, SquaredErrors) else evaluation.gradient)
 
 
-def _sizes(unknowns: Unknowns, x: np.ndarray) -> np.ndarray:
-    """What counts as a change of each unknown: its own size."""
-    return np.where(x == 0.0, 1.0, np.abs(x))
-
-
 def _pinned(unknowns: Unknowns, x: np.ndarray) -> np.ndarray:
     """Unknowns that lie on a bound."""
-    tolerance = 1e-7 * _sizes(unknowns, x)
+    tolerance = 1e-7 * sizes(x)
     on = (x - unknowns.lower <= tolerance) | (unknowns.upper - x <= tolerance)
     return np.asarray(on & ~unknowns.layout.positive)
-
-
-def _unseen(target: Objective, evaluation: Any, information: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Unknowns that enter a combination of which the record says nothing."""
-    result = np.zeros(free.size, dtype=bool)
-    where = np.flatnonzero(free)
-    sensitivity = np.sqrt(np.diag(information))[where]
-    top = np.sqrt(abs(evaluation.value)) if isinstance(target, SquaredErrors) else 1.0
-    blind = ~(sensitivity > 1e-12 * max(top, sensitivity.max(initial=0.0)))
-    result[where[blind]] = True
-    where, sensitivity = where[~blind], sensitivity[~blind]
-    if not where.size:
-        return result
-    if isinstance(target, SquaredErrors):
-        # Singular values of the Jacobian itself: those of its square would be lost at half the digits.
-        columns = evaluation.jacobian[:, where]
-        _, values, vectors = np.linalg.svd(columns / np.linalg.norm(columns, axis=0), full_matrices=False)
-    else:
-        correlation = information[np.ix_(where, where)] / np.outer(sensitivity, sensitivity)
-        _, squares, vectors = np.linalg.svd(correlation, hermitian=True)
-        values = np.sqrt(np.maximum(squares, 0.0))
-    for value, vector in zip(values, vectors, strict=True):
-        if value <= UNSEEN * values[0]:
-            result[where[np.abs(vector) > 0.05]] = True
-    return result

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pm_sysid.pem.filters import Filter, Motion
+from pm_sysid.pem.filters import Filter, Motion, Want
+
+type ObjectiveName = Literal["mse", "likelihood"]
+
+#: Numbers that a batch of points may hold at once.
+LARGEST = 3e7
 
 
 @dataclass(frozen=True)
@@ -64,21 +70,14 @@ class Evaluation(NamedTuple):
         return bool(np.isfinite(self.value) and np.isfinite(self.jacobian).all() and np.isfinite(self.information).all())
 
 
-class Objective(Protocol):
-    """What is minimised over the unknowns of a layout."""
+class Objective(ABC):
+    """What is minimised over the unknowns of a layout.
 
-    filter: Filter
-    layout: Layout
+    ``measured`` (T, n_y) marks the values that there are, and ``count`` is the number of samples with one or more. ``want``
+    is what it reads of the filter.
+    """
 
-    def evaluate(self, x: np.ndarray) -> Evaluation:
-        """Evaluate with all derivatives."""
-
-    def covariance(self, evaluation: Evaluation, free: np.ndarray) -> np.ndarray:
-        """Covariance (f, f) of the unknowns marked ``free`` at an optimum."""
-
-
-class SquaredErrors:
-    """Mean squared innovation, ``1/N sum_k e[k]' e[k]`` with N the number of samples at which something was measured."""
+    want: Want
 
     def __init__(self, filter: Filter, layout: Layout) -> None:
         self.filter, self.layout = filter, layout
@@ -89,11 +88,58 @@ class SquaredErrors:
     def evaluate(self, x: np.ndarray) -> Evaluation:
         """Evaluate with all derivatives."""
         with np.errstate(all="ignore"):
-            errors, rates = self.filter.run(*self.layout.place(x), self.layout.motion, "errors")
-            e = errors[self.measured]
-            jacobian = np.ascontiguousarray(rates[:, self.measured].T)
-            value = float(e @ e) / self.count
-            return Evaluation(value, 2 / self.count * jacobian.T @ e, 2 / self.count * jacobian.T @ jacobian, e, jacobian)
+            values, rates = self.filter.run(*self.layout.place(x), self.layout.motion, self.want)
+            return self.of(values, rates)
+
+    def evaluate_many(self, points: np.ndarray) -> list[Evaluation]:
+        """Evaluate points (S, k) with all derivatives, in one batch as far as memory goes."""
+        motion, rows = self.layout.motion, []
+        per = max(1, int(LARGEST / (max(len(motion.params), 1) * self.measured.size * 4)))
+        with np.errstate(all="ignore"):
+            for some in np.array_split(points, range(per, len(points), per)):
+                values, rates = self._run_many(some, motion)
+                rows += [self.of(v, r) for v, r in zip(values, rates, strict=True)]
+        return rows
+
+    def values(self, points: np.ndarray) -> np.ndarray:
+        """Objective (S,) at points (S, k); infinite where it is impossible.
+
+        By one direction that does not move: what has been compiled for derivatives serves, and as many points as fit into a
+        vector cost as much as one.
+        """
+        params, x0 = self.layout.place(points[0])
+        still, found = Motion(np.zeros((1, params.size)), np.zeros((1, *x0.shape))), []
+        per = max(1, int(LARGEST / (self.measured.size * 4)))
+        with np.errstate(all="ignore"):
+            for some in np.array_split(points, range(per, len(points), per)):
+                values, rates = self._run_many(some, still)
+                found += [self.of(v, r).value for v, r in zip(values, rates, strict=True)]
+        return np.where(np.isfinite(found), found, np.inf)
+
+    def _run_many(self, points: np.ndarray, motion: Motion) -> tuple[np.ndarray, np.ndarray]:
+        placed = [self.layout.place(x) for x in points]
+        return self.filter.run_many(np.array([p for p, _ in placed]), np.array([x0 for _, x0 in placed]), motion, self.want)
+
+    @abstractmethod
+    def of(self, values: np.ndarray, rates: np.ndarray) -> Evaluation:
+        """Objective from the filter's outputs (T, n) and their rates of change (k, T, n)."""
+
+    @abstractmethod
+    def covariance(self, evaluation: Evaluation, free: np.ndarray) -> np.ndarray:
+        """Covariance (f, f) of the unknowns marked ``free`` at an optimum."""
+
+
+class SquaredErrors(Objective):
+    """Mean squared innovation, ``1/N sum_k e[k]' e[k]`` with N the number of samples at which something was measured."""
+
+    want: Want = "errors"
+
+    def of(self, values: np.ndarray, rates: np.ndarray) -> Evaluation:
+        """See :class:`Objective`."""
+        e = values[self.measured]
+        jacobian = np.ascontiguousarray(rates[:, self.measured].T)
+        value = float(e @ e) / self.count
+        return Evaluation(value, 2 / self.count * jacobian.T @ e, 2 / self.count * jacobian.T @ jacobian, e, jacobian)
 
     def covariance(self, evaluation: Evaluation, free: np.ndarray) -> np.ndarray:
         """Gauss-Markov covariance for innovations that are white in time.
@@ -113,30 +159,24 @@ class SquaredErrors:
         return np.asarray(np.einsum("tia,ij,tjb->ab", rows, spread, rows, optimize=True))
 
 
-class LogLikelihood:
+class LogLikelihood(Objective):
     """Gaussian negative log-likelihood of the innovations, ``1/2 sum_k (log 2 pi s_k + e_k^2 / s_k)``.
 
     Innovations are those of single outputs given all before, so that their variances are numbers.
     """
 
-    def __init__(self, filter: Filter, layout: Layout) -> None:
-        self.filter, self.layout = filter, layout
-        y = np.concatenate([r.output_matrix for r in filter.records])
-        self.measured = ~np.isnan(y)
-        self.count = int(self.measured.any(axis=1).sum())
+    want: Want = "densities"
 
-    def evaluate(self, x: np.ndarray) -> Evaluation:
-        """Evaluate with all derivatives."""
+    def of(self, values: np.ndarray, rates: np.ndarray) -> Evaluation:
+        """See :class:`Objective`."""
         m = self.measured.shape[1]
-        with np.errstate(all="ignore"):
-            values, rates = self.filter.run(*self.layout.place(x), self.layout.motion, "densities")
-            e, s = values[:, :m][self.measured], values[:, m:][self.measured]
-            d_e, d_s = rates[..., :m][:, self.measured], rates[..., m:][:, self.measured]
-            value = 0.5 * float(np.sum(np.log(2 * np.pi * s) + e**2 / s)) if np.all(s > 0) else np.nan
-            gradient = d_e @ (e / s) + 0.5 * d_s @ ((1.0 - e**2 / s) / s)
-            scaled, relative = d_e / np.sqrt(s), d_s / s
-            information = scaled @ scaled.T + 0.5 * relative @ relative.T
-        return Evaluation(value, gradient, information, np.empty(0), np.empty((0, x.size)))
+        e, s = values[:, :m][self.measured], values[:, m:][self.measured]
+        d_e, d_s = rates[..., :m][:, self.measured], rates[..., m:][:, self.measured]
+        value = 0.5 * float(np.sum(np.log(2 * np.pi * s) + e**2 / s)) if np.all(s > 0) else np.nan
+        gradient = d_e @ (e / s) + 0.5 * d_s @ ((1.0 - e**2 / s) / s)
+        scaled, relative = d_e / np.sqrt(s), d_s / s
+        information = scaled @ scaled.T + 0.5 * relative @ relative.T
+        return Evaluation(value, gradient, information, np.empty(0), np.empty((0, len(rates))))
 
     def covariance(self, evaluation: Evaluation, free: np.ndarray) -> np.ndarray:
         """Inverse of the expected information, ``sum_k de_k de_k' / s_k + ds_k ds_k' / (2 s_k^2)``."""

@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pm_sysid.doors import number
-from pm_sysid.solver import EK1, Solver
-from pm_sysid.substeps import checked_substeps
-from pm_sysid.system import System
+from pm_sysid.arguments import number
+from pm_sysid.solve.options import EK1, Solver
+from pm_sysid.solve.substeps import checked_substeps
+from pm_sysid.symbolic.system import System
 
 #: A standard deviation that is found by maximum likelihood.
 ESTIMATE = "estimate"
@@ -148,8 +148,8 @@ class ExtendedKalman(_Kalman):
         none) may hold numbers, names of leaves of ``p_guess`` that are to be found, or ``"estimate"``; ``"estimate"`` alone
         finds one for every state.
     R : covariance of the measurement noise, optional
-        The same for the outputs; a dict names all of them. By default found by maximum likelihood, and of no account
-        for the mean squared error of a free run.
+        The same for the outputs; a dict names all of them. By default estimated by maximum likelihood; the mean
+        squared error of a free run does not depend on it.
     substeps : int or "auto", default "auto"
         Runge-Kutta steps in a sampling interval (of median length). ``"auto"``: what :func:`simulate` needs at the guess.
 

@@ -10,8 +10,8 @@ import pymc as pm
 import xarray as xr
 from scipy.optimize import OptimizeResult
 
-from pm_sysid.pem import bayes, checks
-from pm_sysid.timeseries import TimeSeries
+from pm_sysid.pem import analysis, laplace
+from pm_sysid.records.timeseries import TimeSeries
 
 
 class PEMResult(OptimizeResult):
@@ -26,14 +26,19 @@ class PEMResult(OptimizeResult):
     x0 : ndarray, shape (n_x,), or tuple of them
         State at the first sample; for several records, one for each.
     success, status, message
-        Whether the search ended at an optimum that the record determines, and if not, why. Status -1 is a guess outside its
-        bounds, -2 an impossible one; others are SciPy's.
+        Whether the search ended at an optimum that the record determines and no other is in its way, and if not, why. Status
+        -1 is a guess outside its bounds, -2 an impossible one; others are SciPy's.
     fun : float
         Mean squared innovation, or negative log-likelihood.
     nit, nfev, njev : int
-        Accepted steps, evaluations, and evaluations whose derivatives were used.
+        Accepted steps of the search that ended lowest; evaluations, and evaluations whose derivatives were used, from all
+        starts.
     history : list of Iteration
-        Objective, unknowns and relative length of the step, for the guess and after each accepted step.
+        Objective, unknowns and relative length of the step, for the start and after each accepted step, of the search that
+        ended lowest; one from a drawn start begins where its first, rough part has ended.
+    optima : list of Optimum
+        The distinct optima found, the best first: ``objective``, ``parameters`` (k,) in the order of ``names``, and the number
+        of ``starts`` that ended there.
     jac : ndarray, shape (N, k)
         Derivatives of the measured innovations; for a likelihood its gradient, (k,).
     cov : ndarray, shape (k, k)
@@ -63,9 +68,9 @@ class PEMResult(OptimizeResult):
 
         With the deviation of each output's innovations, ``noise_...``, where the objective does not have one.
         """
-        return dict(zip(self.names, map(float, self.x), strict=True)) | bayes.deviations(self)
+        return dict(zip(self.names, map(float, self.x), strict=True)) | laplace.deviations(self)
 
-    def priors(self, *, scale: float = 10.0) -> bayes.Priors:
+    def priors(self, *, scale: float = 10.0) -> laplace.Priors:
         """Priors around the fit.
 
         Parameters
@@ -85,7 +90,7 @@ class PEMResult(OptimizeResult):
         ValueError
             If the fit has no standard error of some unknown.
         """
-        return bayes.priors(self, scale)
+        return laplace.priors(self, scale)
 
     def model(self, *, scale: float = 10.0) -> pm.Model:
         """PyMC model of the fit: :meth:`priors`, and the innovations as its likelihood.
@@ -94,7 +99,7 @@ class PEMResult(OptimizeResult):
         :func:`compare_models` do with a model they do with this; gradients are exact. Unknowns on a bound, and noise that
         is as good as zero, stay where they are.
         """
-        return bayes.model(self, scale)
+        return laplace.model(self, scale)
 
     def laplace(self, draws: int = 500, *, chains: int = 2, random_seed: Any = None) -> xr.DataTree:
         """Draws from the Gaussian approximation of the posterior, with flat priors: mean ``x``, covariance ``cov``.
@@ -120,7 +125,7 @@ class PEMResult(OptimizeResult):
         ValueError
             If the fit has no covariance of some unknown.
         """
-        return bayes.laplace(self, draws, chains, random_seed)
+        return laplace.laplace(self, draws, chains, random_seed)
 
     def innovations(self, record: TimeSeries | int | None = None, *, x0: Any = None) -> xr.Dataset:
         """One-step-ahead innovations, their standard deviations and quotient, and the filtered states.
@@ -130,7 +135,8 @@ class PEMResult(OptimizeResult):
         record : TimeSeries or int, optional
             Another record, or the number of one of the fit; by default the only one.
         x0 : optional
-            State at the first sample; by default that of the fit, or read off the first samples of another record.
+            State at the first sample. By default that of the fit; of another record estimated by least squares over its first
+            500 samples. Where it is from is in the result's ``attrs["x0"]``.
 
         Returns
         -------
@@ -138,7 +144,7 @@ class PEMResult(OptimizeResult):
             ``innovation``, ``std``, ``standardised`` (time, output), NaN where missing; ``state_...`` and ``state_..._std``
             given all samples up to each. After a fit of squared errors ``std`` is that of the innovations of the fit.
         """
-        return checks.innovations(self, record, x0)
+        return analysis.innovations(self, record, x0)
 
     def predict(self, k: float = 1, record: TimeSeries | int | None = None, *, x0: Any = None) -> xr.Dataset:
         """Outputs predicted ``k`` samples ahead.
@@ -161,13 +167,13 @@ class PEMResult(OptimizeResult):
         ValueError
             If ``k`` is no positive number of samples.
         """
-        return checks.predict(self, k, record, x0)
+        return analysis.predict(self, k, record, x0)
 
     def simulate(self, record: TimeSeries | int | None = None, *, x0: Any = None) -> xr.Dataset:
         """Free run: :meth:`predict` with ``k`` infinite."""
-        return checks.predict(self, float(np.inf), record, x0)
+        return analysis.predict(self, float(np.inf), record, x0)
 
-    def resid(self, record: TimeSeries | int | None = None, *, x0: Any = None, lags: int = 25) -> checks.Residuals:
+    def resid(self, record: TimeSeries | int | None = None, *, x0: Any = None, lags: int = 25) -> analysis.Residuals:
         """Test whether the innovations are white and independent of the inputs.
 
         Parameters
@@ -182,4 +188,4 @@ class PEMResult(OptimizeResult):
         Residuals
             Prints verdicts; ``.table`` has the numbers, and :func:`plot_resid` draws the correlations with 99 % bounds.
         """
-        return checks.resid(self, record, x0, lags)
+        return analysis.resid(self, record, x0, lags)

@@ -10,15 +10,12 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pm_sysid.doors import count, flag, shown
-from pm_sysid.moments import posterior_of
-from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, Panels, panels, probability, size, values_of
-from pm_sysid.stages import group, holds
+from pm_sysid.arguments import count, flag, shown
+from pm_sysid.idata import group, holds, posterior_of
+from pm_sysid.plots.axes import COLOURS, DATA, MODEL, TRUTH, AxesArray, Panels, one_panel, panels, probability, values_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
 
 
 def plot_abc(
@@ -32,10 +29,8 @@ def plot_abc(
         Result of :func:`sample_abc_ns`.
     share : bool, default False
         Also draw the share of each model in the number of particles, dashed.
-    axes : array of three matplotlib axes, optional
-        Where to draw, from top to bottom; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of three matplotlib axes; (float, float); optional
+        Where to draw, from top to bottom; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -43,10 +38,8 @@ def plot_abc(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If ``idata`` is not the result of :func:`sample_abc_ns`.
+    ImportError, ValueError
+        If matplotlib is missing; if ``idata`` is not the result of :func:`sample_abc_ns`.
 
     Notes
     -----
@@ -56,7 +49,7 @@ def plot_abc(
     if not holds(idata, "populations"):
         raise ValueError("idata has no group 'populations'; give the result of sample_abc_ns.")
     rounds = group(idata, "populations")
-    top, middle, bottom = canvas = panels("axes", axes, [(3, 1)], size(figsize) or (7.0, 6.0), sharex=True).ravel()
+    top, middle, bottom = canvas = panels(axes, [(3, 1)], figsize, (7.0, 6.0), sharex=True).ravel()
     number = rounds["population"].values
     top.semilogy(number, rounds["threshold"], color=MODEL, label="threshold")
     top.semilogy(number, np.maximum(rounds["best"], 1e-300), color=DATA, lw=1, label="best particle")
@@ -65,7 +58,7 @@ def plot_abc(
     middle.semilogy(number, rounds["acceptance"], color=MODEL)
     middle.set_ylabel("acceptance")
     for k, name in enumerate(rounds["model"].values):
-        colour = _COLOURS[k % len(_COLOURS)]
+        colour = COLOURS[k % len(COLOURS)]
         bottom.plot(number, rounds["probability"].isel(model=k), color=colour, label=str(name))
         if share:
             bottom.plot(number, rounds["share"].isel(model=k), color=colour, lw=1, ls="--")
@@ -111,10 +104,8 @@ def plot_restoring_force(
         Probability of the band.
     xlabel, ylabel : str
         Names of the axes, with units.
-    ax : matplotlib axes, optional
-        Where to draw; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    ax, figsize : matplotlib axes; (float, float); optional
+        Where to draw; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -122,10 +113,8 @@ def plot_restoring_force(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If ``force`` returns something of another shape.
+    ImportError, ValueError
+        If matplotlib is missing; if ``force`` returns something of another shape.
 
     Notes
     -----
@@ -153,7 +142,7 @@ def plot_restoring_force(
             f"force(x, p) has the shape {forces.shape} for x of {(1, len(at))} and parameters of {(len(picked), 1)}; return "
             f"{(len(picked), len(at))}."
         )
-    canvas: Axes = panels("ax", ax, [(1, 1)], size(figsize) or (6.0, 4.0)).ravel()[0]
+    canvas = one_panel(ax, figsize, (6.0, 4.0))
     if points is not None:
         canvas.plot(*points, ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")
     canvas.plot(at, forces.T, color=MODEL, lw=0.4, alpha=min(1.0, 10 / len(picked)), rasterized=True)

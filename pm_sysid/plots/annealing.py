@@ -9,14 +9,23 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pm_sysid.doors import shown, whole, words
-from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, draw_line, known, panels, size
-from pm_sysid.stages import group, holds
+from pm_sysid.idata import group, holds
+from pm_sysid.plots.axes import (
+    MODEL,
+    PRIOR,
+    AxesArray,
+    FloatArray,
+    Panels,
+    chain_number,
+    chosen_parameters,
+    draw_line,
+    known,
+    mark_truth,
+    panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_MOST_PARAMETERS = 12
 
 
 def plot_annealing(
@@ -44,10 +53,8 @@ def plot_annealing(
         Known values, to mark.
     chain : int, default 0
         Which chain to bring out.
-    axes : array of matplotlib axes, optional
-        Where to draw, row by row; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of matplotlib axes; (float, float); optional
+        Where to draw, row by row; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -55,10 +62,8 @@ def plot_annealing(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If the result is not one of Data Annealing, or there is no such parameter or chain.
+    ImportError, ValueError
+        If matplotlib is missing; if the result is not one of Data Annealing, or there is no such parameter or chain.
 
     Notes
     -----
@@ -67,18 +72,15 @@ def plot_annealing(
     if not holds(idata, "sample_stats") or "n_data" not in group(idata, "sample_stats"):
         raise ValueError("idata has no statistic 'n_data'; give the result of pm.sample(step=sid.DataAnnealing(...)).")
     posterior = group(idata, "posterior")
-    if not whole(chain, 0, posterior.sizes["chain"] - 1):
-        raise ValueError(f"chain is {shown(chain)}; there are {posterior.sizes['chain']}, counted from 0.")
-    true = known(truth)
+    chain, true = chain_number(chain, posterior.sizes["chain"]), known(truth)
     scalar = [str(v) for v in posterior if set(posterior[v].dims) == {"chain", "draw"}]
-    names = scalar[:_MOST_PARAMETERS] if var_names is None else words(var_names, "var_names")
-    if unknown := [name for name in [*names, *true] if name not in scalar]:
-        raise ValueError(f"the posterior has no scalar parameter {unknown[0]!r}; it has {', '.join(scalar)}.")
+    missing = f"the posterior has no scalar parameter {{}}; it has {', '.join(scalar)}."
+    names = chosen_parameters(scalar, var_names, true, missing)
     phases = ["warmup_", ""] if "warmup_posterior" in idata.children else [""]
     rows = [("sample_stats", "n_data", "samples"), ("sample_stats", "accept_rate", "acceptance")]
     rows += [("posterior", name, name) for name in names]
     shape = (len(rows), len(phases))
-    grid = panels("axes", axes, [shape], size(figsize) or (4.6 * len(phases), 1.3 * len(rows) + 0.5), sharex="col")
+    grid = panels(axes, [shape], figsize, (4.6 * len(phases), 1.3 * len(rows) + 0.5), sharex="col")
     for line, (place, name, label) in zip(grid, rows, strict=True):
         first = 1
         for panel, phase in zip(line, phases, strict=True):
@@ -86,7 +88,7 @@ def plot_annealing(
             _draw_chains(panel, values.reshape(*values.shape[:2]), first, chain)
             first += values.shape[1]
             if name in true and place == "posterior":
-                panel.axhline(true[name], color=TRUTH, lw=1, ls="--", label="truth")
+                mark_truth(panel, true[name])
         line[0].set_ylabel(label)
     most = float(group(idata, "sample_stats")["n_data"].max())
     for panel in grid[0]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,9 +10,9 @@ import xarray as xr
 from arviz_stats import ecdf_utils
 from scipy import stats
 
-from pm_sysid.doors import among, words
-from pm_sysid.plots.canvas import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, panels, size
-from pm_sysid.stages import group
+from pm_sysid.arguments import among, words
+from pm_sysid.idata import group
+from pm_sysid.plots.axes import MODEL, PRIOR, TRUTH, AxesArray, FloatArray, Panels, parameter_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +43,8 @@ def plot_calibration(
         against the contraction from prior to posterior.
     var_names : str or sequence of str, optional
         Parameters by their label, such as ``"k"`` or ``"theta[0]"``. Default: all that ``kind`` has numbers for.
-    axes : array of matplotlib axes, optional
-        Where to draw; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of matplotlib axes; (float, float); optional
+        Where to draw; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -55,10 +52,8 @@ def plot_calibration(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        For another kind, or a parameter that was not ranked.
+    ImportError, ValueError
+        If matplotlib is missing; for another kind, or a parameter that was not ranked.
 
     Notes
     -----
@@ -83,13 +78,7 @@ def plot_calibration(
     fine = found.isel(fit=np.flatnonzero(~found["failed"].values))
     if not fine.sizes["fit"]:
         raise ValueError("every fit of the calibration failed; there is nothing to draw.")
-    rows = math.ceil(len(names) / 4)
-    columns = math.ceil(len(names) / rows)
-    shapes = [(rows, columns)] if axes is None else [(1, len(names))]
-    grid = panels("axes", axes, shapes, size(figsize) or (max(2.2 * columns, 3.0), 1.9 * rows + 0.3), sharey=kind != "rank")
-    used, spare = np.split(grid.ravel(), [len(names)])
-    for panel in spare:
-        panel.set_axis_off()
+    used, columns = parameter_panels(axes, len(names), figsize, 2.2, sharey=kind != "rank")
     drawing = {"ecdf": _draw_ecdf, "rank": _draw_ranks, "z": _draw_z}[kind]
     for k, (panel, name) in enumerate(zip(used, names, strict=True)):
         drawing(panel, fine.sel(parameter=name))

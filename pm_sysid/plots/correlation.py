@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pm_sysid.moments import correlation
-from pm_sysid.plots.canvas import panels, size
+from pm_sysid.plots.axes import one_panel
+from pm_sysid.posterior.correlation import correlation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,10 +33,8 @@ def plot_correlation(
         Posterior draws; or a matrix of :func:`correlation` itself, as a DataArray.
     var_names : str or sequence of str, optional
         Variables; by default all of the posterior without a time dimension.
-    ax : matplotlib axes, optional
-        Where to draw; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    ax, figsize : matplotlib axes; (float, float); optional
+        Where to draw; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -44,10 +42,8 @@ def plot_correlation(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If there is no posterior or no such variable, or more than 30 parameters would be drawn.
+    ImportError, ValueError
+        If matplotlib is missing; if there is no posterior or no such variable, or more than 30 parameters would be drawn.
 
     Notes
     -----
@@ -73,7 +69,7 @@ def plot_correlation(
         raise ValueError(f"there are {count} parameters to draw; choose 1 to {_MOST} by var_names.")
     names = [str(n) for n in matrix[matrix.dims[0]].to_numpy()]
     side = 0.55 * count + 1.2
-    panel: Axes = panels("ax", ax, [(1, 1)], size(figsize) or (side + 0.5, side))[0, 0]
+    panel = one_panel(ax, figsize, (side + 0.5, side))
     image = panel.imshow(np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-1, vmax=1)
     if count <= _NUMBERS:
         for row, column in zip(*np.nonzero(np.isfinite(values)), strict=True):

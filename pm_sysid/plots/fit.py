@@ -9,25 +9,25 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pm_sysid.doors import among
-from pm_sysid.metrics import fit_percent, rmse, time_dimension
-from pm_sysid.plots.canvas import (
+from pm_sysid.arguments import among
+from pm_sysid.plots.axes import (
     DATA,
     MODEL,
     AxesArray,
     FloatArray,
+    Interval,
     Panels,
+    TimeViews,
+    between,
     draw_band,
     draw_data,
     draw_line,
     interval,
     panels,
     probability,
-    size,
 )
-from pm_sysid.timeseries import TimeSeries
-
-type Interval = tuple[float, float]
+from pm_sysid.records.metrics import fit_percent, rmse, time_dimension
+from pm_sysid.records.timeseries import TimeSeries
 
 # The data lie under the prediction, and stand out on both sides of it; their residual lies on top.
 _DATA_STYLES: tuple[dict[str, Any], ...] = ({"lw": 2.0, "alpha": 0.7}, {"lw": 0.6, "markersize": 2.0, "zorder": 4})
@@ -41,7 +41,7 @@ def plot_fit(
     window: Interval | None = None,
     hdi: float = 0.94,
     zoom: Interval | None = None,
-    ax: Panels = None,
+    axes: Panels = None,
     figsize: tuple[float, float] | None = None,
 ) -> AxesArray:
     """Draw a measured output, the median and spread of its predictions, and below them what the median misses.
@@ -65,11 +65,9 @@ def plot_fit(
         between the draws: without measurement noise in them, the measurements may lie outside.
     zoom : (float, float), optional
         First and last time, in seconds, of an enlargement to the right.
-    ax : matplotlib axes, or an array of them, optional
-        Where to draw: a row of axes for the fit and, if there are twice as many, one for the residual. By
-        default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : matplotlib axes, or an array of them; (float, float); optional
+        Where to draw: a row of axes for the fit and, if there are twice as many, one for the residual; or the width
+        and height of a new figure, in inches.
 
     Returns
     -------
@@ -78,10 +76,8 @@ def plot_fit(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If there is no such output, shapes do not match, or an interval holds no sample.
+    ImportError, ValueError
+        If matplotlib is missing; if there is no such output, shapes do not match, or an interval holds no sample.
 
     Examples
     --------
@@ -94,18 +90,17 @@ def plot_fit(
     """
     if not isinstance(record, TimeSeries):
         raise TypeError(f"record is {type(record).__name__}; give a TimeSeries")
-    hdi, window, zoom = probability(hdi, "hdi"), interval(window, "window"), interval(zoom, "zoom")
+    hdi, window = probability(hdi, "hdi"), interval(window, "window")
     name, y = _measured(record, output)
     draws = _draws(record, prediction, name)
-    inside = _between(record.t, window, "window")
+    inside = between(record.t, window, "window")
     t, y, draws = record.t[inside], y[inside], draws[:, inside]
     low, middle, high = np.quantile(draws, [(1 - hdi) / 2, 0.5, (1 + hdi) / 2], axis=0)
-    views = [slice(None), _between(t, zoom, "zoom")] if zoom else [slice(None)]
-    shapes = [(rows, len(views)) for rows in (2, 1)]
-    grid = {"sharex": "col", "height_ratios": (2.4, 1), "width_ratios": (1.6, 1)[: len(views)]}
-    axes = panels("ax", ax, shapes, size(figsize) or (7.2 if zoom else 5, 3.3), **grid)
+    views = TimeViews.of(t, zoom)
+    shapes = [(rows, len(views.slices)) for rows in (2, 1)]
+    grid = panels(axes, shapes, figsize, (7.2 if views.zoom else 5, 3.3), height_ratios=(2.4, 1), **views.grid)
     pooled = len(draws) > 1
-    for column, view in zip(axes.T, views, strict=True):
+    for column, view in zip(grid.T, views.slices, strict=True):
         for panel, origin, data_style in zip(column, (0.0, middle), _DATA_STYLES, strict=False):
             below, centre, above, data = ((curve - origin)[view] for curve in (low, middle, high, y))
             draw_data(panel, t[view], data, color=DATA, label="measured", **data_style)
@@ -113,20 +108,16 @@ def plot_fit(
             if pooled:
                 draw_band(panel, t[view], below, above, color=MODEL, alpha=0.35, label=f"{100 * hdi:g} % interval")
             panel.margins(x=0)
-        column[-1].set_xlabel("time (s)")
-    if zoom:
-        for panel in axes[:, 0]:
-            panel.axvspan(*zoom, color="0.9", lw=0, zorder=0)
-    axes[0, 0].set_ylabel(name)
+    grid[0, 0].set_ylabel(name)
     score = f"RMSE {rmse(y, middle):.3g}, fit {fit_percent(y, middle):.4g} %"
     small = {"ncols": 3, "fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
-    legend = axes[0, 0].legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1, **small)
-    if len(axes) > 1:
-        axes[1, 0].set_ylabel("residual")
-        axes[1, 0].set_title(score, loc="right", fontsize="small", pad=3)
+    legend = grid[0, 0].legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1, **small)
+    if len(grid) > 1:
+        grid[1, 0].set_ylabel("residual")
+        grid[1, 0].set_title(score, loc="right", fontsize="small", pad=3)
     else:
         legend.set_title(score, prop={"size": "small"})
-    return axes if zoom else axes[:, 0]
+    return views.finish(grid)
 
 
 def _measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
@@ -175,13 +166,3 @@ def _draws(record: TimeSeries, prediction: Any, name: str) -> FloatArray:
     if not finite.all():
         warnings.warn(f"{(~finite).sum()} of {len(draws)} predictions are not finite and left out", stacklevel=3)
     return draws[finite]
-
-
-def _between(t: FloatArray, interval: Interval | None, name: str) -> slice:
-    """Select the samples within an interval of time."""
-    if interval is None:
-        return slice(None)
-    start, stop = np.searchsorted(t, interval[0], "left"), np.searchsorted(t, interval[1], "right")
-    if stop - start < 2:
-        raise ValueError(f"{name} must hold at least two samples of {t[0]:g} to {t[-1]:g} s, but is {interval}")
-    return slice(int(start), int(stop))

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pm_sysid.plots.canvas import DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, interval, panels, size
-from pm_sysid.plots.residuals import _draw_correlation as draw_correlation
-
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # distinct to the colour-blind
+from pm_sysid.plots.axes import COLOURS, DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, interval, panels
+from pm_sysid.plots.residuals import draw_autocorrelation, draw_cross_correlation
 
 
 def plot_compare(
@@ -28,10 +26,8 @@ def plot_compare(
         From :func:`compare_fits`.
     window : (float, float), optional
         First and last time, in seconds, to draw; the percentages are those of the whole records.
-    axes : array of matplotlib axes, optional
-        One for each row of ``comparison.table``; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of matplotlib axes; (float, float); optional
+        One for each row of ``comparison.table``; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -40,10 +36,8 @@ def plot_compare(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If the number of axes is wrong, or a record has no sample within `window`.
+    ImportError, ValueError
+        If matplotlib is missing; if the number of axes is wrong, or a record has no sample within `window`.
 
     Examples
     --------
@@ -62,7 +56,7 @@ def plot_compare(
         raise TypeError(f"comparison is {type(comparison).__name__}; give the result of compare_fits.")
     window = interval(window, "window")
     rows = list(comparison.table.index)
-    grid = panels("axes", axes, [(len(rows), 1)], size(figsize) or (6.4, 0.6 + 2.0 * len(rows)))
+    grid = panels(axes, [(len(rows), 1)], figsize, (6.4, 0.6 + 2.0 * len(rows)))
     for ax, (label, output) in zip(grid[:, 0], rows, strict=True):
         record = comparison.records[label]
         low, high = window or (-np.inf, np.inf)
@@ -75,7 +69,7 @@ def plot_compare(
         for i, name in enumerate(comparison.table.columns):
             values = comparison.predictions[name, label][output].to_numpy()[inside]
             percent = comparison.table.loc[(label, output), name]
-            draw_line(ax, t, values, color=_COLOURS[i % len(_COLOURS)], lw=0.9, zorder=3 + i, label=f"{name}: {percent:.1f} %")
+            draw_line(ax, t, values, color=COLOURS[i % len(COLOURS)], lw=0.9, zorder=3 + i, label=f"{name}: {percent:.1f} %")
         low, high = np.nanmin(y), np.nanmax(y)  # a run that diverges must not hide the rest
         ax.set_ylim(low - 0.15 * (high - low or 1.0), high + 0.35 * (high - low or 1.0))
         ahead = "" if math.isinf(comparison.k) else f", {comparison.k:g} samples ahead"
@@ -92,10 +86,8 @@ def plot_resid(residuals: Any, *, axes: Panels = None, figsize: tuple[float, flo
     ----------
     residuals : Residuals
         From :meth:`PEMResult.resid`.
-    axes : array of matplotlib axes, optional
-        One for each output and correlation; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of matplotlib axes; (float, float); optional
+        One for each output and correlation; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -104,35 +96,34 @@ def plot_resid(residuals: Any, *, axes: Panels = None, figsize: tuple[float, flo
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If the number of axes is wrong.
+    ImportError, ValueError
+        If matplotlib is missing; if the number of axes is wrong.
 
     Examples
     --------
     >>> import matplotlib, numpy as np, pm_sysid as sid
     >>> matplotlib.use("Agg")
-    >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    >>> drive = sid.TimeSeries(0.025 * np.arange(200), np.random.default_rng(0).normal(size=200))
+    >>> system = sid.System(
+    ...     lambda t, x, u, p: u.u - p.rate * x.flow, states=("flow",), inputs=("u",), params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.flow,
     ... )
-    >>> t = np.linspace(0.0, 2.0, 81)
-    >>> record = sid.TimeSeries(t, None, np.exp(-1.5 * t) + 0.01 * np.random.default_rng(0).normal(size=81))
-    >>> fit = sid.fit_pem(decay, record, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=2), x0=1.0)
+    >>> flow = sid.simulate(system, drive, {"rate": 1.5}, x0=0.0)["y"].values
+    >>> fit = sid.fit_pem(system, drive.replace(y=flow + 0.01 * np.random.default_rng(1).normal(size=200)), [1.0], x0=0.0)
     >>> sid.plot_resid(fit.resid(lags=10)).shape
-    (1, 1)
+    (1, 2)
     """
     if not hasattr(residuals, "input_names"):
         raise TypeError(f"residuals is {type(residuals).__name__}; give what PEMResult.resid returned.")
     varied = [j for j in range(residuals.inputs.shape[1]) if np.ptp(residuals.inputs[:, j]) > 0]
     shape = len(residuals.outputs), 1 + len(varied)
-    grid = panels("axes", axes, [shape], size(figsize) or (3.2 * shape[1], 0.6 + 2.2 * shape[0]))
+    grid = panels(axes, [shape], figsize, (3.2 * shape[1], 0.6 + 2.2 * shape[0]))
     lags = residuals.lags
     for row, output, e in zip(grid, residuals.outputs, residuals.standardised.T, strict=True):
-        draw_correlation(row[0], e, e, range(1, lags + 1))
-        row[0].set(xlabel="lag (samples)", ylabel="autocorrelation", title=output)
+        draw_autocorrelation(row[0], e, lags)
+        row[0].set_title(output)
         for ax, j in zip(row[1:], varied, strict=True):
-            draw_correlation(ax, e, residuals.inputs[:, j], range(-lags, lags + 1))
-            ax.set(xlabel="lag (samples)", ylabel="cross-correlation", title=f"{output} and {residuals.input_names[j]}")
+            draw_cross_correlation(ax, e, residuals.inputs[:, j], lags)
+            ax.set_title(f"{output} and {residuals.input_names[j]}")
             ax.axvline(0, color=PRIOR, lw=0.6, ls=":")
     return grid

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import signal
 
-from pm_sysid.doors import shown, words
-from pm_sysid.plots.canvas import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels, size
-from pm_sysid.timeseries import TimeSeries
+from pm_sysid.arguments import shown, words
+from pm_sysid.plots.axes import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels
+from pm_sysid.records.timeseries import TimeSeries
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,10 +36,8 @@ def plot_record(
         Which of them, in this order; by default all inputs, then all outputs.
     units : mapping of str to str, optional
         Units by channel, for the labels.
-    axes : array of 3 matplotlib axes a channel, optional
-        Where to draw; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of 3 matplotlib axes a channel; (float, float); optional
+        Where to draw; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -48,10 +46,8 @@ def plot_record(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    TypeError, ValueError
-        If there is no such channel, or the record is too short for a spectrum.
+    ImportError, TypeError, ValueError
+        If matplotlib is missing; if there is no such channel, or the record is too short for a spectrum.
 
     Notes
     -----
@@ -79,7 +75,7 @@ def plot_record(
         raise TypeError(f"units is {shown(units)}; give a dict of units by channel")
     _chosen(record, list(units or {}), "units")
     values = dict(zip(record.inputs + record.outputs, np.hstack([record.input_matrix, record.output_matrix]).T, strict=True))
-    grid = panels("axes", axes, [(len(names), 3)], size(figsize) or (9.0, 0.5 + 1.9 * len(names)))
+    grid = panels(axes, [(len(names), 3)], figsize, (9.0, 0.5 + 1.9 * len(names)))
     for row, name in zip(grid, names, strict=True):
         _draw_channel(row, record, values[name], is_input=name in record.inputs)
         unit = (units or {}).get(name)

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from pm_sysid.channels import real
-from pm_sysid.doors import flag, number
-from pm_sysid.plots.canvas import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels, size
-from pm_sysid.residuals import BOUND, LEVEL, as_residuals, correlation, scores
+from pm_sysid.arguments import flag, number
+from pm_sysid.plots.axes import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
+from pm_sysid.records.residual_tests import BOUND, LEVEL, as_residuals, correlation, scores
+from pm_sysid.records.validation import real
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,10 +47,8 @@ def plot_residuals(
     standardised : bool
         Whether the residuals were divided by their predicted standard deviations, so that they should be
         standard normal; if not, they are compared with a normal distribution of their own mean and spread.
-    axes : array of 4 matplotlib axes, optional
-        Where to draw; by default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of 4 matplotlib axes; (float, float); optional
+        Where to draw; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -59,10 +57,8 @@ def plot_residuals(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If shapes differ, or there are too few residuals for `lags`.
+    ImportError, ValueError
+        If matplotlib is missing; if shapes differ, or there are too few residuals for `lags`.
 
     Examples
     --------
@@ -80,7 +76,7 @@ def plot_residuals(
         raise ValueError(f"t has the shape {times.shape}; give {len(e)} finite times, one for each residual")
     centre, spread = (0.0, 1.0) if standardised else (float(np.nanmean(e)), float(np.nanstd(e)))
     label = r"residual / $\sigma$" if standardised else "residual"
-    grid = panels("axes", axes, [(2, 2)], size(figsize) or (6.4, 4.4))
+    grid = panels(axes, [(2, 2)], figsize, (6.4, 4.4))
     (series, auto), (cross, quantiles) = grid
 
     draw_data(series, times, e, color=MODEL, lw=0.5)
@@ -89,18 +85,28 @@ def plot_residuals(
     series.set(xlabel="sample" if fs is None and t is None else "time (s)", ylabel=label)
     series.margins(x=0)
 
-    _draw_correlation(auto, e, e, range(1, lags + 1))
-    auto.set(xlabel="lag (samples)", ylabel="autocorrelation")
+    draw_autocorrelation(auto, e, lags)
     if u is None:
         cross.text(0.5, 0.5, "no input", transform=cross.transAxes, ha="center", va="center", color=PRIOR)
         cross.set(xticks=[], yticks=[])
     else:
-        _draw_correlation(cross, e, u, range(-lags, lags + 1))
-        cross.set(xlabel="lag (samples)", ylabel="cross-correlation")
+        draw_cross_correlation(cross, e, u, lags)
 
     _draw_quantiles(quantiles, np.sort(e[np.isfinite(e)]), centre, spread)
     quantiles.set(xlabel="normal quantile", ylabel=label)
     return grid
+
+
+def draw_autocorrelation(ax: Axes, e: FloatArray, lags: int) -> None:
+    """Correlation of residuals with those 1 to `lags` samples before, with the bounds of white noise."""
+    _draw_correlation(ax, e, e, range(1, lags + 1))
+    ax.set(xlabel="lag (samples)", ylabel="autocorrelation")
+
+
+def draw_cross_correlation(ax: Axes, e: FloatArray, u: FloatArray, lags: int) -> None:
+    """Correlation of residuals with an input, with the bounds of independence."""
+    _draw_correlation(ax, e, u, range(-lags, lags + 1))
+    ax.set(xlabel="lag (samples)", ylabel="cross-correlation")
 
 
 def _draw_correlation(ax: Axes, e: FloatArray, other: FloatArray, lags: range) -> None:

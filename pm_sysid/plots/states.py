@@ -10,23 +10,22 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pm_sysid.doors import shown, whole, words
-from pm_sysid.plots.canvas import (
+from pm_sysid.arguments import shown, whole, words
+from pm_sysid.plots.axes import (
     DATA,
     MODEL,
     TRUTH,
     AxesArray,
     FloatArray,
+    Interval,
     Panels,
+    TimeViews,
     draw_band,
     draw_data,
     draw_line,
-    interval,
     panels,
-    size,
+    shared_legend,
 )
-
-type Interval = tuple[float, float]
 
 _QUANTILES = (0.025, 0.5, 0.975)
 _NORMAL = 1.959964  # standard deviations to either side that hold 95 %
@@ -51,7 +50,7 @@ def plot_states(
     truth: Mapping[str, ArrayLike] | xr.Dataset | None = None,
     var_names: str | Sequence[str] | None = None,
     zoom: Interval | None = None,
-    ax: Panels = None,
+    axes: Panels = None,
     figsize: tuple[float, float] | None = None,
 ) -> AxesArray:
     """Draw states over time: median and 95 % interval over draws, what was measured, what was true.
@@ -71,10 +70,8 @@ def plot_states(
         drawn with its measurements.
     zoom : (float, float), optional
         First and last time, in seconds, of an enlargement to the right.
-    ax : array of matplotlib axes, optional
-        Where to draw: a row a variable, with `zoom` two columns. By default a new figure.
-    figsize : (float, float), optional
-        Size of a new figure in inches.
+    axes, figsize : array of matplotlib axes; (float, float); optional
+        Where to draw: a row a variable, with `zoom` two columns; or the width and height of a new figure, in inches.
 
     Returns
     -------
@@ -83,10 +80,8 @@ def plot_states(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
-    ValueError
-        If there is no such variable or record, lengths do not match, or an interval holds no sample.
+    ImportError, ValueError
+        If matplotlib is missing; if there is no such variable or record, lengths do not match, or an interval holds no sample.
 
     Warns
     -----
@@ -105,34 +100,23 @@ def plot_states(
     >>> panel.get_ylabel(), panel.get_xlabel()
     ('z', 'time (s)')
     """
-    zoom = interval(zoom, "zoom")
     if not isinstance(truth, Mapping | xr.Dataset | None):
         raise TypeError(f"truth is {shown(truth)}; give a dict of arrays by name")
     data = _one_record(states, record)
     t = np.asarray(data["time"], dtype=float)
     rows = [_curves(data, name, {} if truth is None else truth) for name in _names(data, var_names)]
-    views = [slice(None), _between(t, zoom)] if zoom else [slice(None)]
-    shape = (len(rows), len(views))
-    inches = size(figsize) or (7.2 if zoom else 5.5, 0.5 + 1.35 * len(rows))
-    axes = panels("ax", ax, [shape], inches, sharex="col", width_ratios=(1.6, 1)[: len(views)])
-    for line, curves in zip(axes, rows, strict=True):
-        for panel, view in zip(line, views, strict=True):
+    views = TimeViews.of(t, zoom)
+    shape = (len(rows), len(views.slices))
+    grid = panels(axes, [shape], figsize, (7.2 if views.zoom else 5.5, 0.5 + 1.35 * len(rows)), **views.grid)
+    for line, curves in zip(grid, rows, strict=True):
+        for panel, view in zip(line, views.slices, strict=True):
             _draw(panel, t[view], curves, view)
         line[0].set_ylabel(curves.label)
         half = np.mean(curves.high - curves.low) / 2
         line[0].set_title(f"95 %: ± {half:.2g}", loc="right", fontsize="small", pad=3)
-        if zoom:
-            line[0].axvspan(*zoom, color="0.9", lw=0, zorder=0)
-    for panel in axes[-1]:
-        panel.set_xlabel("time (s)")
-    axes[0, 0].figure.align_ylabels(axes[:, 0])
-    handles = {label: handle for p in axes.flat for handle, label in zip(*p.get_legend_handles_labels(), strict=True)}
-    style = {"ncols": 4, "fontsize": "small", "frameon": False, "handlelength": 1.4, "columnspacing": 1.2}
-    if ax is None:
-        axes[0, 0].figure.legend(handles.values(), handles, loc="outside upper left", **style)
-    else:
-        axes[0, 0].legend(handles.values(), handles, **style)
-    return axes if zoom else axes[:, 0]
+    grid[0, 0].figure.align_ylabels(grid[:, 0])
+    shared_legend(grid, axes, "outside upper left", ncols=4, handlelength=1.4, columnspacing=1.2)
+    return views.finish(grid)
 
 
 def _draw(ax: Any, t: FloatArray, curves: _Curves, view: slice) -> None:
@@ -214,11 +198,3 @@ def _curves(data: xr.Dataset, name: str, truth: Mapping[Any, ArrayLike]) -> _Cur
         if true.shape != middle.shape:
             raise ValueError(f"truth[{name!r}] must have shape {middle.shape}, but has {true.shape}; give a value a sample")
     return _Curves(label, centre, low, middle, high, measured, true)
-
-
-def _between(t: FloatArray, interval: Interval) -> slice:
-    """Select the samples within an interval of time."""
-    start, stop = np.searchsorted(t, interval[0], "left"), np.searchsorted(t, interval[1], "right")
-    if stop - start < 2:
-        raise ValueError(f"zoom must hold at least two samples of {t[0]:g} to {t[-1]:g} s, but is {interval}")
-    return slice(int(start), int(stop))

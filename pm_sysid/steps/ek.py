@@ -13,17 +13,20 @@ from functools import lru_cache
 from typing import Literal
 
 import pytensor.scalar.basic as psb
+from pytensor.graph import graph_inputs
 from pytensor.graph.basic import Variable
-from pytensor.graph.traversal import graph_inputs
 
-from pm_sysid.recurrence import Phase, Recurrence
-from pm_sysid.scalars import (
+from pm_sysid.recurrence.op import Phase, Recurrence
+from pm_sysid.steps.filter_state import Block, Carry, Form, State
+from pm_sysid.steps.iwp import diffusion_root, transition
+from pm_sysid.steps.square_root import Matrix, correct, log_density, project, triangularise
+from pm_sysid.symbolic.derivatives import jacobian
+from pm_sysid.symbolic.scalars import (
     Scalar,
     add,
     div,
     dot,
     is_number,
-    jacobian,
     mul,
     simplify,
     sqrt,
@@ -34,10 +37,7 @@ from pm_sysid.scalars import (
     symbols,
     untraced,
 )
-from pm_sysid.steps.gaussian import Matrix, correct, log_density, project, triangularise
-from pm_sysid.steps.iwp import diffusion_root, transition
-from pm_sysid.steps.state import Block, Carry, Form, State
-from pm_sysid.system import System
+from pm_sysid.symbolic.system import System
 
 #: Smallest diffusion: keeps the pivots of the square root, and the squares of their squares that derivatives divide by,
 #: positive when the residual is exactly zero.
@@ -83,8 +83,8 @@ class FilterSteps(Carry):
             parts = self.components(b)
             mean = [values[c, k] for k, c in parts]
             partial = jacobian(mean, system.x)
-            spread = [[mul(row[s], std[s]) for s in self.free] for row in partial]
-            state.append(Block(mean, [[0.0] * len(parts) for _ in parts], spread))
+            sensitivity = [[mul(row[s], std[s]) for s in self.free] for row in partial]
+            state.append(Block(mean, [[0.0] * len(parts) for _ in parts], sensitivity))
         state = self.stretched(state, [div(1.0, a) for a in self.scale])
         inputs = [*system.x, *std, system.t, *(s for level in levels for s in level)]
         return Phase.build([], self.params, inputs, [*self.pack(state), *[0.0] * self.n_extra])
@@ -116,7 +116,7 @@ class FilterSteps(Carry):
             mean = [add(*(mul(a, block.mean[i]) for a, i in row)) for row in rows]
             moved = [
                 [[add(*(mul(a, matrix[i][col]) for a, i in row)) for col in range(len(matrix[0]))] for row in rows]
-                for matrix in (block.root, block.spread)
+                for matrix in (block.root, block.sensitivity)
             ]
             predicted.append(Block(mean, *moved))
 
@@ -155,12 +155,13 @@ class FilterSteps(Carry):
             # The derivative of z, term by term: exact where the ODE was evaluated, with h where the mean has moved since.
             lean = self.along(exact[c], predicted) if self.free else []
             for j, column in enumerate(lean):
-                since = [sub(r[j], r0[j]) for r, r0 in zip(block.spread, predicted[b].spread, strict=True)]
+                since = [sub(r[j], r0[j]) for r, r0 in zip(block.sensitivity, predicted[b].sensitivity, strict=True)]
                 lean[j] = add(column, dot(h, since))
-            spread = [
-                [sub(x, mul(k, a)) for x, a in zip(row, lean, strict=True)] for row, k in zip(block.spread, gain, strict=True)
+            sensitivity = [
+                [sub(x, mul(k, a)) for x, a in zip(row, lean, strict=True)]
+                for row, k in zip(block.sensitivity, gain, strict=True)
             ]
-            state[b] = Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, spread)
+            state[b] = Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, sensitivity)
         state = self._solved(state, predicted, f, H, exact)
         if ratio:
             state = self.stretched(state, stretch)
@@ -174,7 +175,7 @@ class FilterSteps(Carry):
         """
         result: State = []
         for b, block in enumerate(state):
-            mean, root, spread = block.mean[:], block.root[:], block.spread[:]
+            mean, root, sensitivity = block.mean[:], block.root[:], block.sensitivity[:]
             for i, (k, c) in enumerate(self.components(b)):
                 if set(H[c]) != {(c, k)}:
                     continue
@@ -182,8 +183,8 @@ class FilterSteps(Carry):
                 root[i] = [0.0] * len(root)
                 if self.free:
                     rest = {part: mul(-1.0, h) for part, h in exact[c].items() if part != (c, k)}
-                    spread[i] = [div(a, H[c][c, k]) for a in self.along(rest, predicted)]
-            result.append(Block(mean, root, spread))
+                    sensitivity[i] = [div(a, H[c][c, k]) for a in self.along(rest, predicted)]
+            result.append(Block(mean, root, sensitivity))
         return result
 
     def _residual_rows(self, values: dict[tuple[int, int], Scalar], scale: list[Scalar], exact: bool = False) -> list[Row]:
@@ -262,7 +263,7 @@ class FilterSteps(Carry):
         shifted: State = []
         jump: Matrix = []
         for b, block in enumerate(state):
-            mean, root, spread = block.mean[:], block.root[:], block.spread[:]
+            mean, root, sensitivity = block.mean[:], block.root[:], block.sensitivity[:]
             for i, (k, c) in enumerate(self.components(b)):
                 jump.append([0.0] * (1 + len(system.x)))
                 j = k - len(system.chain_states[c])
@@ -281,8 +282,10 @@ class FilterSteps(Carry):
                     jump[-1][1 + s] = factor
                     if source == b:
                         root[i] = [add(x, mul(factor, y)) for x, y in zip(root[i], block.root[row], strict=True)]
-                    spread[i] = [add(x, mul(factor, y)) for x, y in zip(spread[i], state[source].spread[row], strict=True)]
-            shifted.append(Block(mean, root, spread))
+                    sensitivity[i] = [
+                        add(x, mul(factor, y)) for x, y in zip(sensitivity[i], state[source].sensitivity[row], strict=True)
+                    ]
+            shifted.append(Block(mean, root, sensitivity))
         return shifted, [*continuous, *before, *(after if order else [])], [x for row in jump for x in row]
 
     def _measure(self, state: State, y: list[Variable], output: Output) -> tuple[State, list[Scalar]]:
@@ -332,23 +335,24 @@ class FilterSteps(Carry):
             for b, block in enumerate(state):
                 others = add(noise, *(v for i, v in enumerate(own) if i != b))
                 gain, root = correct(block.root, F[b], weight_given, div(others, given))
-                spread = [
-                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(block.spread, gain, strict=True)
+                sensitivity = [
+                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)]
+                    for r, k in zip(block.sensitivity, gain, strict=True)
                 ]
-                covariance = [add(dot(r, F[b]), dot(old, lean)) for r, old in zip(block.root, block.spread, strict=True)]
+                covariance = [add(dot(r, F[b]), dot(old, lean)) for r, old in zip(block.root, block.sensitivity, strict=True)]
                 step = mul(weight, innovation)
-                shrink = [mul(dot(r, lean), factor) for r in spread]
-                spread = [
-                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(spread, shrink, strict=True)
+                shrink = [mul(dot(r, lean), factor) for r in sensitivity]
+                sensitivity = [
+                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(sensitivity, shrink, strict=True)
                 ]
-                state[b] = Block([add(m, mul(c, step)) for m, c in zip(block.mean, covariance, strict=True)], root, spread)
+                state[b] = Block([add(m, mul(c, step)) for m, c in zip(block.mean, covariance, strict=True)], root, sensitivity)
         if output == "moments":
             outputs = self.moments(state)
         return state, outputs
 
 
 @lru_cache(maxsize=64)
-@untraced
+@untraced()
 def _phases(system: System, form: Form, trace: bool) -> tuple[FilterSteps, Phase, Phase]:
     """What the recurrences of a filter have in common."""
     steps = FilterSteps(system, form, trace=trace)
@@ -356,12 +360,12 @@ def _phases(system: System, form: Form, trace: bool) -> tuple[FilterSteps, Phase
 
 
 @lru_cache(maxsize=64)
-@untraced
+@untraced()
 def filter_recurrence(system: System, form: Form, output: Output = "loglik") -> Recurrence:
     """The PN filter of a system as a recurrence.
 
     Parameters are the system's, the diffusion of each chain, the noise of each output and the scales (q+1,). See
-    :mod:`pm_sysid.steps.inputs` for the columns of its inputs.
+    :mod:`pm_sysid.steps.grid` for the columns of its inputs.
     """
     steps, start, substep = _phases(system, form, trace=output == "states")
     name = f"EK{form.linearisation}({form.order}) {'block' if form.block else 'dense'} {output}"
@@ -373,11 +377,12 @@ def filter_recurrence(system: System, form: Form, output: Output = "loglik") -> 
         n_params=len(steps.params),
         n_constants=steps.levels,
         name=name,
+        role=output,
     )
 
 
 @lru_cache(maxsize=64)
-@untraced
+@untraced()
 def calibration_recurrence(system: System, form: Form) -> Recurrence:
     """The pass over the ODE alone that calibrates the diffusion (Eq. 19).
 
@@ -394,4 +399,5 @@ def calibration_recurrence(system: System, form: Form) -> Recurrence:
         n_params=len(steps.params),
         n_constants=steps.levels,
         name=f"EK{form.linearisation}({form.order}) calibration",
+        role="calibration",
     )

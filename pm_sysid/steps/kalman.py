@@ -15,13 +15,13 @@ from typing import Literal
 import pytensor.scalar.basic as psb
 from pytensor.graph.basic import Variable
 
-from pm_sysid.recurrence import Phase, Recurrence
-from pm_sysid.scalars import Scalar, add, div, dot, mul, sqrt, sub, substitute, switch, symbol, symbols, untraced
+from pm_sysid.recurrence.forward_mode import inline, jvp
+from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.ek import FLOOR
-from pm_sysid.steps.gaussian import Matrix, Vector, correct, triangularise
 from pm_sysid.steps.rk4 import rk4_recurrence
-from pm_sysid.steps.tangents import inline, jvp
-from pm_sysid.system import System
+from pm_sysid.steps.square_root import Matrix, Vector, correct, triangularise
+from pm_sysid.symbolic.scalars import Scalar, add, div, dot, mul, sqrt, sub, substitute, switch, symbol, symbols, untraced
+from pm_sysid.symbolic.system import System
 
 type Output = Literal["errors", "densities", "states"]
 
@@ -165,9 +165,9 @@ class KalmanSteps:
         """Carry of a mean and a lower triangular root."""
         if self.weights is None:
             return [*mean, *(a for row in root for a in row)]
-        return [a for point in self.spread(mean, root) for a in point]
+        return [a for point in self.sigma_points(mean, root) for a in point]
 
-    def spread(self, mean: Vector, root: Matrix) -> Matrix:
+    def sigma_points(self, mean: Vector, root: Matrix) -> Matrix:
         """Sigma points: both ways along each column of the root, then the centre if it has a weight."""
         assert self.weights is not None
         reach = self.weights.reach
@@ -252,7 +252,7 @@ class KalmanSteps:
             mean, rows, off = self.moments(states)
             root = triangularise([[add(a, FLOOR * (i == j)) for j, a in enumerate(r)] for i, r in enumerate(process)], rows)
             root = root if off is None else compress(downdate(root, off))
-            points = self.spread(mean, root)
+            points = self.sigma_points(mean, root)
             seen = [substitute(self.expected, dict(zip(system.x, point, strict=True))) for point in points]
             expected, y_rows, off = self.moments(seen)
             scale = math.sqrt(self.weights.mean) * self.weights.reach
@@ -281,7 +281,7 @@ class KalmanSteps:
 
 
 @lru_cache(maxsize=64)
-@untraced
+@untraced()
 def kalman_recurrence(system: System, form: KalmanForm, output: Output = "errors") -> Recurrence:
     """A predictor of a system as a recurrence; see :class:`KalmanSteps` for its inputs and outputs."""
     steps = KalmanSteps(system, form)

@@ -11,15 +11,16 @@ import numpy as np
 import pytensor.scalar.basic as psb
 from pytensor.graph.basic import Variable
 
-from pm_sysid.recurrence import Phase, Recurrence
-from pm_sysid.scalars import Scalar, add, as_variable, div, mul, sub, substitute, switch, symbol, symbols, untraced
-from pm_sysid.steps.inputs import FilterInputs, substep_grid
-from pm_sysid.system import System
-from pm_sysid.timeseries import TimeSeries
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.op import Phase, Recurrence
+from pm_sysid.recurrence.run import compiled_batch
+from pm_sysid.steps.grid import FilterInputs, substep_grid
+from pm_sysid.symbolic.scalars import Scalar, add, as_variable, div, mul, sub, substitute, switch, symbol, symbols, untraced
+from pm_sysid.symbolic.system import System
 
 
 @lru_cache(maxsize=64)
-@untraced
+@untraced()
 def rk4_recurrence(system: System, output: Literal["run", "squares"] = "run") -> Recurrence:
     """Free run of a system as a recurrence: outputs, then states, at every sample.
 
@@ -83,3 +84,32 @@ def rk4_inputs(record: TimeSeries, substeps: int) -> FilterInputs:
     here = np.arange(len(record))
     samples = np.concatenate([record.t[:, None], record.input_at(here, 0.0)], axis=1)
     return FilterInputs(counts, np.empty((1, 0)), np.concatenate(rows, axis=1), samples, float(np.median(h)) if h.size else 1.0)
+
+
+def run_batch(
+    system: System, theta: np.ndarray, start: np.ndarray, inputs: FilterInputs, y: np.ndarray | None = None
+) -> np.ndarray:
+    """Free runs of many parameter sets on the inputs of a record, as arrays.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (N, P)
+        Parameters.
+    start : ndarray, shape (N, n_x)
+        Initial states.
+    inputs : FilterInputs
+        From :func:`rk4_inputs`.
+    y : ndarray, shape (T, n_y), optional
+        Measurements, NaN where missing: return the sums of squared errors instead of the runs.
+
+    Returns
+    -------
+    ndarray, shape (N, T, n_y + n_x) or (N, 1, n_y)
+        Outputs, then states; or the sums over time of the squared errors of the outputs.
+    """
+    T, starts = len(inputs.counts), np.ascontiguousarray(start[:, None])
+    run = compiled_batch(rk4_recurrence(system, "run" if y is None else "squares"))
+    edges, samples = np.arange(T + 1), inputs.samples
+    if y is not None:
+        edges, samples = np.array([0, T]), np.concatenate([samples, y], axis=1)
+    return run(theta, starts, edges, inputs.counts, inputs.substeps, samples)[0]

@@ -68,5 +68,6 @@ def test_a_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.
             # As many empty lines as the page has above it: a traceback then shows the line of the page.
             exec(compile("\n" * line + code, str(page), "exec"), names)
     pyplot.close("all")
+    assert "sid" in names or left_out, f"no block of {page} imports the package"
     if left_out:
         pytest.skip("; ".join(left_out) + "; the others ran")

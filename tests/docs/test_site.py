@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -11,8 +10,8 @@ from types import ModuleType
 import pytest
 
 import pm_sysid as sid
+from support.scripts import ROOT, load
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BUILT = {"_build", "api", "examples", "results.md", ".jupyter_cache", "jupyter_execute"}  # below docs, when the site is built
@@ -91,10 +90,6 @@ def test_an_example_states_what_it_takes(script: Path) -> None:
 @pytest.mark.parametrize("script", [s for s in EXAMPLES if s.stem != "quickstart"], ids=lambda script: script.stem)
 def test_a_study_does_nothing_when_a_process_imports_it(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Under the spawn start method every process that samples a chain imports the script."""
-    name = f"imported_{script.stem}"
-    spec = importlib.util.spec_from_file_location(name, script)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert capsys.readouterr().out == "" and name not in sys.modules
+    module = load(f"examples/{script.name}")
+    assert capsys.readouterr().out == "" and module.__name__ not in sys.modules
     assert not hasattr(module, "options")

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import pytest
-from harness import Compiled, compare
-from systems import structure
+
+from support.fuzz.harness import Compiled, compare
+from support.fuzz.systems import structure
 
 #: Structures (seed, components, case) in which something was once wrong: EK0 under a large calibrated diffusion.
 FAILED = [(6032, 9, 0), (6032, 9, 1), (6013, 9, 4), (6026, 9, 1)]

@@ -1,4 +1,4 @@
-"""The same numbers in other clothes give the same results."""
+"""The same numbers, stored in another way, give the same results."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytest
-import tiny
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
-from junk import SETTINGS, same, snapshot, variants
 
 import pm_sysid as sid
+from support import tiny
+from support.junk import SETTINGS, same, snapshot, variants
 
 #: Numbers that 32 bits hold exactly.
 T = np.arange(64) / 8
@@ -48,10 +48,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 }
 
 
-def clothes(array: np.ndarray) -> st.SearchStrategy[Any]:
+def stored(array: np.ndarray) -> st.SearchStrategy[Any]:
     kept = variants(array).filter(lambda a: getattr(a, "dtype", np.dtype(float)).kind != "O")  # which is refused
-    dressed = kept.map(lambda a: a.rename(dim_0="time") if isinstance(a, xr.DataArray) else a)
-    return dressed | st.just(array.astype(np.float32)) | st.just(array.astype(">f4"))
+    labelled = kept.map(lambda a: a.rename(dim_0="time") if isinstance(a, xr.DataArray) else a)
+    return labelled | st.just(array.astype(np.float32)) | st.just(array.astype(">f4"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -59,10 +59,10 @@ def clothes(array: np.ndarray) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_results_do_not_depend_on_how_numbers_are_stored(name: str, data: st.DataObject) -> None:
     function, plain = CASES[name]
-    dressed = [data.draw(clothes(array)) for array in plain]
-    before = snapshot(dressed)
-    assert same(snapshot(function(*dressed)), snapshot(function(*plain)))
-    assert same(snapshot(dressed), before)
+    given_as = [data.draw(stored(array)) for array in plain]
+    before = snapshot(given_as)
+    assert same(snapshot(function(*given_as)), snapshot(function(*plain)))
+    assert same(snapshot(given_as), before)
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n != "log_likelihood"])

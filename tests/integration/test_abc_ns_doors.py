@@ -27,29 +27,46 @@ def distance(observed: np.ndarray, simulated: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        (sid.Thresholds, {"epsilon": 0.0}, "epsilon is 0.0; give a positive distance"),
+        (sid.Thresholds, {"alpha0": 1.0}, "alpha0 is 1.0; give a share"),
+        (sid.Thresholds, {"alpha_min": 0}, "alpha_min is 0; give a share"),
+        (sid.Thresholds, {"tolerance": 0}, "tolerance is 0"),
+        (sid.Thresholds, {"patience": 0}, "patience is 0"),
+        (sid.EllipsoidProposals, {"p_best": 1.0}, "p_best is 1.0; give a probability"),
+        (sid.EllipsoidProposals, {"p_best": 0.6, "p_local": 0.5}, "add up to 1.1"),
+        (sid.EllipsoidProposals, {"shrink": 2}, "shrink is 2; give a factor"),
+        (sid.EllipsoidProposals, {"enlarge": 0.9}, "enlarge is 0.9; give a factor of at least 1"),
+        (sid.Execution, {"max_simulations": -1}, "max_simulations is -1"),
+        (sid.Execution, {"max_seconds": "long"}, "max_seconds is 'long'"),
+        (sid.Execution, {"min_acceptance": 1}, "min_acceptance is 1; give a share"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(**options)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"particles": 5}, "particles is 5; give a whole number of at least 10"),
         ({"particles": 10.5}, "particles is 10.5"),
-        ({"epsilon": 0.0}, "epsilon is 0.0; give a positive distance"),
-        ({"alpha0": 1.0}, "alpha0 is 1.0; give a share"),
-        ({"alpha_min": 0}, "alpha_min is 0; give a share"),
-        ({"p_best": 1.0}, "p_best is 1.0; give a probability"),
-        ({"p_best": 0.6, "p_local": 0.5}, "add up to 1.1"),
-        ({"shrink": 2}, "shrink is 2; give a factor"),
-        ({"enlarge": 0.9}, "enlarge is 0.9; give a factor of at least 1"),
-        ({"tolerance": 0}, "tolerance is 0"),
-        ({"patience": 0}, "patience is 0"),
-        ({"max_simulations": -1}, "max_simulations is -1"),
-        ({"max_seconds": "long"}, "max_seconds is 'long'"),
         ({"random_seed": -1}, "random_seed is -1"),
         ({"prior": {"a": 1.0}}, "give a probability for each of the models"),
         ({"prior": {"m": 0.0}}, "give positive numbers"),
     ],
 )
-def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sid.sample_abc_ns({"m": simple()}, **{"distance": distance, **QUIET, **options})
+
+
+def test_settings_of_another_kind_are_refused() -> None:
+    for name, kind in (("thresholds", "Thresholds"), ("proposals", "EllipsoidProposals"), ("execution", "Execution")):
+        with pytest.raises(TypeError, match=rf"{name} is 3; give pm_sysid\.{kind}\(\.\.\.\), or None"):
+            sid.sample_abc_ns({"m": simple()}, distance=distance, **{name: 3}, **QUIET)  # type: ignore[arg-type]
 
 
 def test_models_that_are_none_are_refused() -> None:
@@ -61,7 +78,7 @@ def test_models_that_are_none_are_refused() -> None:
         with pytest.raises(ValueError, match="models has the name"):
             sid.sample_abc_ns({name: simple()})
     with pytest.raises(TypeError, match="executor is int"):
-        sid.sample_abc_ns({"m": simple()}, executor=3, distance=distance, **QUIET)  # type: ignore[arg-type]
+        sid.Execution(executor=3)  # type: ignore[arg-type]
     with pm.Model() as none:
         pm.Normal("x")
     with pytest.raises(ValueError, match=r"(?i)simulator"):
@@ -75,11 +92,18 @@ def test_models_of_different_data_are_refused() -> None:
 
 def test_a_threshold_that_nothing_reaches_is_an_error() -> None:
     with pytest.raises(RuntimeError, match=r"are closer than 0\.1 to the measurement; give a larger epsilon"):
-        sid.sample_abc_ns({"m": simple(7.0)}, 20, distance=distance, epsilon=0.1, min_acceptance=0.01, **QUIET)
+        sid.sample_abc_ns(
+            {"m": simple(7.0)},
+            20,
+            distance=distance,
+            thresholds=sid.Thresholds(epsilon=0.1),
+            execution=sid.Execution(min_acceptance=0.01),
+            **QUIET,
+        )
 
 
 def test_a_model_that_cannot_come_close_converges_at_its_best() -> None:
-    idata = sid.sample_abc_ns({"m": simple(2.0)}, 50, distance=distance, epsilon=5.0, **QUIET)
+    idata = sid.sample_abc_ns({"m": simple(2.0)}, 50, distance=distance, thresholds=sid.Thresholds(epsilon=5.0), **QUIET)
     assert idata.attrs["stopped"] == "converged"
     assert float(idata["populations"]["threshold"][-1]) == pytest.approx(1.0, abs=0.02)
     assert float(idata["m"]["posterior"]["x"].min()) > 0.97
@@ -95,7 +119,8 @@ def test_a_plateau_is_no_convergence() -> None:
     with pm.Model() as model:
         x = pm.Uniform("x", 0.0, 1.0, shape=2)
         pm.Simulator("y", simulate, x, observed=[0.5, 0.5, 0.0])
-    idata = sid.sample_abc_ns({"m": model}, 200, distance=distance, epsilon=200.0, max_simulations=60_000, **QUIET)
+    budget = sid.Execution(max_simulations=60_000)
+    idata = sid.sample_abc_ns({"m": model}, 200, distance=distance, execution=budget, **QUIET)
     rounds = idata["populations"].to_dataset()
     slow = 1 - rounds["threshold"].values[1:] / rounds["threshold"].values[:-1] < 0.005
     assert slow[1:4].all()  # a rule that looks at the threshold alone would have stopped here
@@ -105,7 +130,8 @@ def test_a_plateau_is_no_convergence() -> None:
 def test_figures() -> None:
     from matplotlib import pyplot as plt
 
-    idata = sid.sample_abc_ns({"m": simple()}, 50, distance=distance, epsilon=1.0, max_simulations=500, **QUIET)
+    near, budget = sid.Thresholds(epsilon=1.0), sid.Execution(max_simulations=500)
+    idata = sid.sample_abc_ns({"m": simple()}, 50, distance=distance, thresholds=near, execution=budget, **QUIET)
     axes = sid.plot_abc(idata, share=True)
     assert axes.shape == (3,) and axes[2].get_ylabel() == "probability"
     at = np.linspace(-1.0, 1.0, 11)

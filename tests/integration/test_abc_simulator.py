@@ -10,10 +10,10 @@ import numpy as np
 import pymc as pm
 import pytest
 from pymc.distributions.simulator import SimulatorRV
-from small import DUFFING, NOISE, RECORD, TRUTH, X0
 
 import pm_sysid as sid
-from pm_sysid.simulator import batch_distance
+from pm_sysid.likelihood.ode_simulator import batch_distance
+from support.small import DUFFING, NOISE, RECORD, TRUTH, X0
 
 
 def put(data: Any = RECORD, **options: Any) -> Any:

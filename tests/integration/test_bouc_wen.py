@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,20 +9,13 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import pm_sysid as sid
-
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(os.environ.get("PM_SYSID_DATA") or ROOT.parent / "shared" / "data")
-FILES = [FOLDER / f"boucwen_test_{name}.npz" for name in ("sinesweep", "multisine")]
-benchmark = pytest.mark.skipif(not all(f.is_file() for f in FILES), reason="the Bouc-Wen records are not here")
+from support import scripts
+from support.records import FOLDER
 
 
 @pytest.fixture(scope="module")
 def study() -> Any:
-    spec = importlib.util.spec_from_file_location("bouc_wen_study", ROOT / "examples" / "bouc_wen.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("examples/bouc_wen.py")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +66,7 @@ def test_the_noise_is_five_percent(study: Any, experiment: Any) -> None:
     assert sigma == pytest.approx(0.05 * np.sqrt(np.mean(run["y"].values ** 2)))
 
 
-@benchmark
+@pytest.mark.needs_records("boucwen_test_sinesweep.npz", "boucwen_test_multisine.npz")
 @pytest.mark.parametrize("name, expected", [("sine sweep", 2.55e-6), ("multisine", 0.25e-6)])
 def test_the_true_parameters_reproduce_the_benchmark(study: Any, name: str, expected: float) -> None:
     record = study.validation(FOLDER)[name]

@@ -10,9 +10,11 @@ import pymc as pm
 import pytest
 import xarray as xr
 from pytensor.compile.maker import FunctionMaker
-from small import DUFFING, NOISE, SOLVER, TRUTH, X0, empty, measured, put
 
 import pm_sysid as sid
+from pm_sysid.likelihood.filter_rv import numbers_of
+from pm_sysid.likelihood.filter_view import filter_view
+from support.small import DUFFING, NOISE, SOLVER, TRUTH, X0, empty, measured, put
 
 QUIET: dict[str, Any] = dict(progressbar=False, random_seed=4)
 
@@ -65,7 +67,12 @@ def test_arviz_draws_it() -> None:
     import arviz_plots
 
     result = sid.calibrate(normal(), 20, fit=exact, **QUIET)
-    arviz_plots.plot_ecdf_pit(result, backend="none")
+    figure = arviz_plots.plot_ecdf_pit(result, backend="none")
+    lines = figure.viz["ecdf_lines"]
+    assert set(lines.data_vars) == {"mu", "log_likelihood"}
+    for name, line in lines.data_vars.items():
+        steps = np.asarray(line.item()["y"])
+        assert len(steps) > 10 and np.isfinite(steps).all(), name
 
 
 def test_deterministic_variables_can_be_ranked() -> None:
@@ -93,7 +100,7 @@ def test_finished_fits_are_kept_and_not_done_again(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         sid.calibrate(normal, 6, fit=counted, folder=tmp_path, **QUIET)
-    assert len(list(tmp_path.glob("fit_*.npz"))) == 3
+    assert len(list(tmp_path.glob("fit_*.nc"))) == 3
     resumed = sid.calibrate(normal, 6, fit=counted, folder=tmp_path, progressbar=False)  # the folder knows the seed
     assert len(calls) == 4 + 3
     straight = sid.calibrate(normal, 6, fit=counted, **QUIET)
@@ -261,6 +268,53 @@ def test_records_of_a_simulator_go_into_the_filter_with_their_input() -> None:
         sid.calibrate(duffing, 2, generate=lambda p, rng: measured(50), **QUIET)
 
 
+def state_of(model: pm.Model) -> dict[str, np.ndarray]:
+    """All arrays of a filter in a model, and its time coordinate."""
+    view = filter_view("y", model)
+    known = {"y": view.observed, **view.data._asdict()}
+    known |= {name: numbers_of(getattr(view.unknowns, name)) for name in ("x0", "x0_std")}
+    return {**{k: np.array(v.get_value()) for k, v in known.items()}, "time": np.array(model.coords["y_time"])}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_is_left_as_it_was_and_the_prior_of_its_initial_state_stays(fails: bool) -> None:
+    """Records with another input, another time and another start, whose initial state the model infers."""
+    starts, seen = [], []
+
+    def records(params: dict[str, Any], rng: np.random.Generator) -> sid.TimeSeries:
+        starts.append(params["y_x0"])
+        data = empty(60, seed=int(rng.integers(100)))
+        values = {**TRUTH, "c": params["c"], "k": params["k"]}
+        y = sid.simulate(DUFFING, data, values, x0=params["y_x0"], substeps=8)["y"].values
+        return sid.TimeSeries(data.t + 3.0, data.u, y + params["noise"] * rng.standard_normal(60), intersample="bl")
+
+    def look(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:
+        seen.append(state_of(model))
+        if fails and len(seen) == 2:
+            raise TypeError("a mistake in a program")
+        return xr.Dataset({k: (("chain", "draw"), rng.lognormal(size=(1, 50))) for k in ("c", "k", "noise")})
+
+    with pm.Model() as model:
+        put(measured(60), x0=None)
+    before = state_of(model)
+    if fails:
+        with pytest.raises(TypeError, match="a mistake in a program"):
+            sid.calibrate(model, 3, fit=look, generate=records, **QUIET)
+    else:
+        sid.calibrate(model, 40, fit=look, generate=records, **QUIET)
+    after = state_of(model)
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    for found in seen:
+        np.testing.assert_array_equal(found["x0"], before["x0"])
+        np.testing.assert_array_equal(found["x0_std"], before["x0_std"])
+    assert not np.array_equal(seen[0]["y"], seen[1]["y"]) and not np.array_equal(seen[0]["samples"], before["samples"])
+    if not fails:
+        scores = (np.array([[s["z"], s["v"]] for s in starts]) - before["x0"]) / before["x0_std"]
+        assert np.all(np.abs(scores.mean(axis=0)) < 0.6) and np.all(np.abs(scores.std(axis=0) - 1) < 0.4)
+
+
 def test_missing_samples_stay_missing() -> None:
     data = measured(40)
     y = data.y.copy()
@@ -298,12 +352,11 @@ def test_a_chain_of_data_annealing_knows_nothing_of_the_record_before() -> None:
     """A chain that never moved ends where the next one starts, and its likelihood is that of the record before."""
     model, other = duffing(), measured(60, seed=9)
     with model:
-        step = sid.DataAnnealing(widths=1e-3, n_start=60)
+        step = sid.DataAnnealing(widths=1e9, n_start=60)  # every proposal is impossible
     start = model.initial_point()
     for expected in (model.compile_logp()(start), None):
         step.setup_chain(np.random.default_rng(0), 0, 1)
         step.stop_tuning()
-        step.widths = np.full(3, 1e9)  # every proposal is impossible
         _, [row] = step.step(start)
         if expected is not None:
             assert row["model_logp"] == pytest.approx(float(expected))

@@ -15,28 +15,19 @@ import pymc as pm
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose
-from small import DUFFING, RECORD, STEP, X0, T, empty, measured, posterior, put
-from test_mode_and_innovations import linear_model
 
 import pm_sysid as sid
+from support.small import DUFFING, RECORD, STEP, X0, T, empty, linear_model, linear_oscillator, measured, posterior, put
+from support.tiny import DECAY
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from pm_sysid.prediction import predict_fitted
+from pm_sysid.posterior.predict import predict_fitted
 
 RNG = np.random.default_rng(0)
 VALIDATION = measured(seed=7)
-DECAY = sid.System(
-    lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
-)
-BOTH = sid.System(
-    lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z),
-    states=("z", "v"),
-    inputs=("F",),
-    params=("c", "k"),
-    observe=lambda t, x, dx, u, p: {"place": x.z, "speed": x.v},
-)
+BOTH = linear_oscillator(lambda t, x, dx, u, p: {"place": x.z, "speed": x.v})
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +78,7 @@ def cases() -> dict[str, tuple[pm.Model, xr.DataTree]]:
 
 @pytest.fixture(scope="module")
 def comparison(cases: Any) -> sid.compare.Comparison:
-    return sid.compare_models(cases, VALIDATION, x0=X0)
+    return sid.compare_models(cases, sid.Validation(VALIDATION, x0=X0))
 
 
 # -- criteria of filters ------------------------------------------------------------------------------------------------
@@ -185,7 +176,8 @@ def test_held_out_error_is_that_of_the_median_free_run(cases: Any, comparison: A
     assert row["RMSE"] == pytest.approx(sid.rmse(VALIDATION.y, middle)) and row["MSE"] == pytest.approx(row["RMSE"] ** 2)
     assert row["fit"] == pytest.approx(sid.fit_percent(VALIDATION.y, middle))
     assert 0.03 < row["RMSE"] < 0.06 < comparison.table.loc["linear", "RMSE"]
-    late = sid.compare_models({"cubic": cases["cubic"]}, [VALIDATION, RECORD], x0=X0, skip=2.0).table.loc["cubic"]
+    both = sid.Validation([VALIDATION, RECORD], x0=X0, skip=2.0)
+    late = sid.compare_models({"cubic": cases["cubic"]}, both).table.loc["cubic"]
     again = sid.predict(idata, RECORD, model=model, draws=100, x0=X0)["y"].median("draw").values
     y, yhat = (np.concatenate([a[50:], b[50:]]) for a, b in ((VALIDATION.y, RECORD.y), (middle, again)))
     assert late["RMSE"] == pytest.approx(sid.rmse(y, yhat)) and late["weight_stacking"] == 1
@@ -374,7 +366,7 @@ def test_the_report_is_one_file_with_every_figure(tmp_path: Path, cases: Any, co
 
 def test_the_report_of_several_outputs_and_of_models_without_a_filter(tmp_path: Path, two_outputs: Any) -> None:
     model, idata, data = two_outputs
-    result = sid.compare_models({"a < b": (model, idata)}, data, x0=dict(z=0.0, v=0.0))
+    result = sid.compare_models({"a < b": (model, idata)}, sid.Validation(data, x0=dict(z=0.0, v=0.0)))
     assert {"RMSE[place]", "RMSE[speed]", "fit[speed]"} <= set(result.table.columns)
     html = result.to_html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<h2>a &lt; b</h2>" in html and len(figures(html)) == 2 + 2 + 2 + 1 + 1
@@ -383,3 +375,21 @@ def test_the_report_of_several_outputs_and_of_models_without_a_filter(tmp_path: 
     mu = xr.Dataset({"mu": (("chain", "draw"), 0.05 * RNG.standard_normal((2, 100)))})
     alone = sid.compare_models({"plain": (plain, xr.DataTree.from_dict({"posterior": mu}))})
     assert len(figures(alone.to_html(str(tmp_path / "plain.html")).read_text(encoding="utf-8"))) == 2
+
+
+def test_chains_that_have_not_mixed_are_noted_and_mark_every_number() -> None:
+    rng = np.random.default_rng(1)
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 10.0)
+        pm.Normal("y", mu, 0.2, observed=[0.9, 1.2, 0.8, 1.1, 1.0])
+    apart = rng.normal(1.0, 0.09, (2, 300)) + np.array([[0.0], [1.0]])
+    trees = {
+        name: xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), draws)})})
+        for name, draws in (("apart", apart), ("together", rng.normal(1.0, 0.09, (2, 300))))
+    }
+    result = sid.compare_models({name: (model, tree) for name, tree in trees.items()})
+    (note,) = [n for n in result.notes["apart"] if n.startswith("posterior:")]
+    assert "the chains have not mixed (R-hat" in note and "of mu" in note
+    assert not any(n.startswith("posterior:") for n in result.notes.get("together", ()))
+    short = result._short()
+    assert all("!" in short.loc["apart", c] for c in ("DIC", "WAIC", "LOO"))

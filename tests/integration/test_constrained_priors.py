@@ -6,7 +6,8 @@ import pytest
 from scipy import stats
 
 import pm_sysid as sid
-from pm_sysid.coordinates import Coordinates
+from pm_sysid.likelihood.coordinates import Coordinates
+from pm_sysid.likelihood.prior_draws import draw_prior
 
 Y = 0.3 + np.random.default_rng(0).standard_normal(12)
 
@@ -20,10 +21,10 @@ def halved() -> pm.Model:
 
 
 def test_prior_draws_obey_constraints() -> None:
-    draws = Coordinates(halved()).draw_prior(4000, 1)[:, 0]
+    draws = draw_prior(Coordinates(halved()), 4000, 1)[:, 0]
     assert len(draws) == 4000 and draws.min() > 0
     assert stats.kstest(draws, stats.halfnorm(scale=2.0).cdf).pvalue > 1e-3
-    assert np.array_equal(draws, Coordinates(halved()).draw_prior(4000, 1)[:, 0])
+    assert np.array_equal(draws, draw_prior(Coordinates(halved()), 4000, 1)[:, 0])
 
 
 def test_soft_potentials_thin_the_prior_out() -> None:
@@ -31,7 +32,7 @@ def test_soft_potentials_thin_the_prior_out() -> None:
         x = pm.Uniform("x", 0.0, 1.0, default_transform=None)
         pm.Potential("bent", pm.math.log(x))
         pm.Normal("y", x, 1.0, observed=Y)
-    draws = Coordinates(model).draw_prior(4000, 2)[:, 0]
+    draws = draw_prior(Coordinates(model), 4000, 2)[:, 0]
     assert stats.kstest(draws, lambda v: v**2).pvalue > 1e-3
 
 
@@ -53,9 +54,9 @@ def test_constraints_that_cannot_be_met_are_refused() -> None:
         x = pm.Normal("x")
         pm.Potential("no", pm.math.switch(x > 50, 0.0, -np.inf))
     with pytest.raises(ValueError, match="constraints contradict the priors"):
-        Coordinates(never).draw_prior(10, 1)
+        draw_prior(Coordinates(never), 10, 1)
     with pm.Model() as positive:
         x = pm.Normal("x")
         pm.Potential("plus", x**2)
     with pytest.raises(ValueError, match="at most zero"):
-        Coordinates(positive).draw_prior(10, 1)
+        draw_prior(Coordinates(positive), 10, 1)

@@ -8,10 +8,10 @@ import matplotlib
 import numpy as np
 import pymc as pm
 import pytest
-from small import DUFFING, RECORD, TRUTH, X0, T, at, empty, put
 
 import pm_sysid as sid
-from pm_sysid.samplers.prefix import Prefix
+from pm_sysid.likelihood.prefix_target import Prefix
+from support.small import DUFFING, RECORD, TRUTH, X0, T, at, empty, put
 
 matplotlib.use("Agg")
 
@@ -51,13 +51,13 @@ def test_the_log_likelihood_of_a_prefix(kind: str) -> None:
     prefix, q = Prefix(model), np.array([np.log(0.25), np.log(4.1), -2.0])
     N, point = prefix.n_samples, at(0.25, 4.1, np.exp(-2.0))
     cases = [(1, 1), (7, 30), (N // 2, N // 2 + 20), (N - 3, N), (N, N)]
-    levels = [prefix.calibrated_by(n) for n in (2, N // 2, N - 1, N)]
+    levels = [prefix.diffusion_samples(n) for n in (2, N // 2, N - 1, N)]
     if kind == "calibrated":
         assert levels == [275, 550, 550, N]
         target = sid.Target(model, threads=1)
         for n, reach in cases:
             edges = np.append(0, np.arange(n, reach + 1))
-            blocks, _ = target.start(q[None], edges, calibrate=prefix.calibrated_by(n))
+            blocks, _ = target.start(q[None], edges, diffusion_samples=prefix.diffusion_samples(n))
             np.testing.assert_allclose(prefix.evaluate(q, n, reach).path, np.cumsum(blocks[0]), rtol=1e-9)
     else:
         assert levels == [N] * 4
@@ -80,7 +80,7 @@ def sample(model: pm.Model, step: Any = None, **options: Any) -> Any:
 @pytest.mark.slow
 def test_one_seed_gives_one_result_on_any_number_of_cores_and_by_spawn(model: pm.Model) -> None:
     with model:
-        step = sid.DataAnnealing(widths=0.02, schedule="adaptive", adapt_widths=True)
+        step = sid.DataAnnealing(widths=0.02, schedule="adaptive")
     reference = sample(model, step)
     assert reference.warmup_sample_stats["n_data"].values[0, 0] == 2
     assert np.all(reference.sample_stats["n_data"] == T)
@@ -119,6 +119,6 @@ def test_the_figure_of_a_run(model: pm.Model) -> None:
     idata = sample(model)
     axes = sid.plot_annealing(idata, truth={"c": TRUTH["c"]})
     assert [a.get_ylabel() for a in axes[:, 0]] == ["samples", "acceptance", "c", "k", "noise"]
-    assert axes[0, 0].lines[-1].get_ydata()[:3].tolist() == [2, 6, 11]
+    assert axes[0, 0].lines[-1].get_ydata()[:3].tolist() == [2, 11, 21]
     axes[0, 0].figure.canvas.draw()
     matplotlib.pyplot.close(axes[0, 0].figure)

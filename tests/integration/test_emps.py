@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import runpy
 import sys
 from pathlib import Path
@@ -14,19 +12,13 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import pm_sysid as sid
-
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(os.environ.get("PM_SYSID_DATA") or ROOT.parent / "shared" / "data")
-measured = pytest.mark.skipif(not (FOLDER / "emps_test_pulses.npz").is_file(), reason="the EMPS records are not here")
+from support import scripts
+from support.records import FOLDER
 
 
 @pytest.fixture(scope="module")
 def study() -> Any:
-    spec = importlib.util.spec_from_file_location("emps_study", ROOT / "examples" / "emps.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("examples/emps.py")
 
 
 M, FV, FC = 90.0, 200.0, 20.0
@@ -85,7 +77,7 @@ def test_parameter_sets_side_by_side_equal_single_ones(study: Any) -> None:
 # -- closed loop against the records ----------------------------------------------------------------------------------
 
 
-@measured
+@pytest.mark.needs_records("emps_train.npz", "emps_test_pulses.npz")
 def test_the_control_law_is_the_recorded_one(study: Any) -> None:
     record, loop = study.load("train", FOLDER)
     q = record.y
@@ -94,7 +86,7 @@ def test_the_control_law_is_the_recorded_one(study: Any) -> None:
     assert np.std(record.u / loop.gain) > 1.0
 
 
-@measured
+@pytest.mark.needs_records("emps_train.npz", "emps_test_pulses.npz")
 @pytest.mark.parametrize("part, micrometres", [("train", 1.62), ("test", 2.34)])
 def test_the_published_parameters_in_closed_loop(study: Any, part: str, micrometres: float) -> None:
     record, loop = study.load(part, FOLDER)
@@ -123,7 +115,7 @@ def test_the_disturbance_of_a_simulated_record_is_found_in_newtons(study: Any) -
     y = np.array(positions) + rng.normal(0, 2e-7, 3000)
     record = sid.TimeSeries(np.arange(3000) * 1e-3, force, y, intersample="zoh")
     with study.filter_model(record, v_s=1e-4, substeps=2) as model:
-        mode = sid.find_mode(start=study.PUBLISHED)
+        mode = sid.find_mode(start=study.PUBLISHED, prior_draws=0)
     assert mode.converged
     spread = dict(zip([v.name for v in model.value_vars], np.sqrt(np.diag(mode.covariance)), strict=True))
     known = {**{f"{n}_log__": np.log(truth[n]) for n in ("M", "Fv", "Fc")}, "offset": truth["offset"]}
@@ -136,5 +128,5 @@ def test_the_disturbance_of_a_simulated_record_is_found_in_newtons(study: Any) -
 
 def test_without_the_records_the_study_says_so(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(sys, "argv", ["emps.py", "--data", str(tmp_path)])
-    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "emps.py"), run_name="__main__")
+    runpy.run_path(str(scripts.ROOT / "examples" / "emps.py"), run_name="__main__")
     assert capsys.readouterr().out.startswith("Skipped: the EMPS records are not here.")

@@ -12,7 +12,7 @@ import xarray as xr
 from pytensor.compile.mode import Mode
 
 import pm_sysid as sid
-from pm_sysid.problem import Problem, Unknowns
+from pm_sysid.solve.filter_graph import Problem, Unknowns
 
 PYTHON = Mode(linker="py", optimizer=None)
 DUFFING = sid.models.duffing()

@@ -14,11 +14,12 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from test_sequential_runs import line
 
 import pm_sysid as sid
-from pm_sysid.samplers import ibis, journal
-from pm_sysid.samplers.checkpoint import locked
+from pm_sysid.sampling.annealing import draw_log as journal
+from pm_sysid.sampling.smc import ibis
+from pm_sysid.storage import locked
+from support.line import line
 
 pytestmark = pytest.mark.filterwarnings("ignore:We recommend running at least 4 chains", "ignore:More chains")
 
@@ -31,7 +32,7 @@ def sample(checkpoint: Path | None, draws: int = 200, **options: Any) -> xr.Data
 
 def annealed(checkpoint: Path | None, seed: int = 3, model: pm.Model | None = None, **options: Any) -> xr.DataTree:
     with model or line():
-        step = sid.DataAnnealing(widths=0.05, adapt_widths=True, checkpoint=checkpoint, **options)
+        step = sid.DataAnnealing(widths=0.05, checkpoint=checkpoint, **options)
         return pm.sample(
             200,
             tune=200,
@@ -62,14 +63,14 @@ def test_a_full_disk_does_not_end_a_sequential_run(tmp_path: Path, monkeypatch: 
     def full(source: Any, target: Any) -> None:
         nonlocal calls
         calls += 1
-        if 3 < calls < 8:
+        if 1 < calls < 4:
             raise OSError(28, "No space left on device")
         replace(source, target)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         found = sample(tmp_path, store_stages=True)
-    assert calls > 8 and not list(tmp_path.glob("*.part"))
+    assert calls > 4 and not list(tmp_path.glob("*.part"))
     same(found, reference, ("posterior", "stages"))
     same(sample(tmp_path, store_stages=True), reference, ("posterior", "stages"))
 
@@ -84,9 +85,9 @@ def test_a_checkpoint_survives_a_disk_that_fills_up(tmp_path: Path, monkeypatch:
     def killed(self: Any) -> Any:
         nonlocal stages
         stages += 1
-        if stages == 3:
+        if stages == 2:
             monkeypatch.setattr(os, "replace", full)
-        if stages == 5:
+        if stages == 3:
             raise RuntimeError("killed")
         return step(self)
 
@@ -207,10 +208,11 @@ def test_a_checkpoint_needs_the_whole_point(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys, time
-sys.path.insert(0, {here!r})
+sys.path.insert(0, {tests!r})
 import numpy as np, pymc as pm
 import pm_sysid as sid
-from pm_sysid.samplers import abc_ns, journal
+from pm_sysid.sampling.abc import nested_sampling as abc_ns
+from pm_sysid.sampling.annealing import draw_log as journal
 kind, checkpoint, result, pause = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
 checkpoint = None if checkpoint == "-" else checkpoint
 def slower(cls, name):  # a run long enough to be hit in the middle
@@ -220,7 +222,7 @@ def slower(cls, name):  # a run long enough to be hit in the middle
         return original(self, *args)
     setattr(cls, name, patient)
 def annealing():
-    from test_sequential_runs import line
+    from support.line import line
     journal.SECONDS = 0.05
     slower(sid.DataAnnealing, "_draw")
     with line():
@@ -229,7 +231,7 @@ def annealing():
                           compute_convergence_checks=False)
     return idata.posterior["beta"].values
 def abc():
-    from test_abc_ns_runs import OPTIONS, models
+    from support.tiny_abc import OPTIONS, models
     slower(abc_ns.Run, "_fill")
     idata = sid.sample_abc_ns(models(), 200, checkpoint=checkpoint, **OPTIONS)
     return idata["populations"]["threshold"].values
@@ -242,18 +244,23 @@ if __name__ == "__main__":
 
 def start(folder: Path, kind: str, checkpoint: str, result: str, pause: float) -> subprocess.Popen[bytes]:
     script = folder / "script.py"
-    script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
     arguments = [sys.executable, str(script), kind, checkpoint, str(folder / result), str(pause)]
     return subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Results of runs that nothing happened to."""
+    """Results of runs that nothing happened to.
+
+    Each runs twice and the second is kept: numba inlines what it has just compiled and links what it loads from its
+    cache, and the two round differently in the last digit. The interrupted runs all load theirs.
+    """
     folder = tmp_path_factory.mktemp("whole")
     found = {}
     for kind in ("annealing", "abc"):
-        assert start(folder, kind, "-", f"{kind}.npy", 0.0).wait(300) == 0
+        for _ in range(2):
+            assert start(folder, kind, "-", f"{kind}.npy", 0.0).wait(300) == 0
         found[kind] = np.load(folder / f"{kind}.npy")
     return found
 

@@ -8,7 +8,8 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from small import measured, put
+
+from support.small import measured, put
 
 pytest.importorskip("jax", reason="JAX is not installed")
 pytest.importorskip("numpyro", reason="numpyro is not installed")

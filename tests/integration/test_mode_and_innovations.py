@@ -6,28 +6,9 @@ import pymc as pm
 import pytest
 
 import pm_sysid as sid
-from pm_sysid.mode import _COMPILED, objective_of
-
-
-def linear_model(noise=0.05):
-    rng = np.random.default_rng(3)
-    t = np.arange(120) / 20.0
-    record = sid.TimeSeries(t, np.sin(2 * t) + 0.3 * np.sin(7 * t), None)
-    system = sid.System(
-        lambda t, x, u, p: (x.v, u.u - p.c * x.v - p.k * x.z),
-        states=("z", "v"),
-        inputs=("u",),
-        params=("c", "k"),
-        observe=lambda t, x, dx, u, p: x.z,
-    )
-    y = sid.simulate(system, record, {"c": 0.5, "k": 9.0}, x0=0.0)["y"].values
-    y = y + noise * rng.standard_normal(t.size)
-    y[[0, 40, 41, -1]] = np.nan
-    with pm.Model() as model:
-        c, k = pm.LogNormal("c", 0, 1), pm.LogNormal("k", 2, 1)
-        s = pm.HalfNormal("s", 0.1)
-        sid.ODEFilter("y", system, record.replace(y=y), {"c": c, "k": k}, noise=s, solver=sid.EK1(order=3), substeps=4)
-    return model
+from pm_sysid.likelihood.global_search import Tracked
+from pm_sysid.likelihood.posterior_functions import _COMPILED, PosteriorFunctions
+from support.small import linear_model
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +58,8 @@ def test_a_posterior_without_maximum_is_said_so():
 def test_a_model_is_compiled_once_for_all_its_data(monkeypatch):
     """New data and another start: no new compilation; another potential: one."""
     calls = []
-    monkeypatch.setattr("pm_sysid.mode.objective_of", lambda *a: calls.append(a) or objective_of(*a))
+    compiled = PosteriorFunctions._compiled_gradient
+    monkeypatch.setattr(PosteriorFunctions, "_compiled_gradient", lambda self: calls.append(self) or compiled(self))
     with pm.Model():
         x = pm.Normal("x", 0.0, 10.0)
         data = pm.Data("data", [1.0, 3.0])
@@ -96,28 +78,24 @@ def test_a_model_is_compiled_once_for_all_its_data(monkeypatch):
 
 
 def test_an_interrupted_search_returns_its_best_point(monkeypatch):
-    """Ctrl-C at the eighth evaluation: the best of seven, from where another search goes on."""
+    """Ctrl-C at the fourth evaluation: the best of three, from where another search goes on."""
     seen = []
 
-    def interrupted(model, point):
-        objective = objective_of(model, point)
+    def interrupted(self, points):
+        if len(seen) == 3:
+            seen.append(None)
+            raise KeyboardInterrupt
+        values, gradients = evaluate(self, points)
+        seen.append(values.min())
+        return values, gradients
 
-        def evaluate(x):
-            if len(seen) == 7:
-                seen.append(None)
-                raise KeyboardInterrupt
-            result = objective(x)
-            seen.append(result[0])
-            return result
-
-        return evaluate
-
-    monkeypatch.setattr("pm_sysid.mode.objective_of", interrupted)
+    evaluate = Tracked.__call__
+    monkeypatch.setattr(Tracked, "__call__", interrupted)
     with pm.Model():
         pm.StudentT("x", nu=3, mu=[30.0, -5.0], sigma=[0.1, 0.4])
         with pytest.warns(UserWarning, match=r"was interrupted; this is the best point so far.*start="):
-            partial = sid.find_mode(progressbar=False)
-        assert not partial.converged and -partial.logp == min(seen[:7])
+            partial = sid.find_mode(start={"x": [0.0, 0.0]}, prior_draws=0, progressbar=False)
+        assert not partial.converged and -partial.logp == min(seen[:3])
         monkeypatch.undo()
         mode = sid.find_mode(start=partial.initvals)
     np.testing.assert_allclose(mode.initvals["x"], [30.0, -5.0], atol=1e-5)

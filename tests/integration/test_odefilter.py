@@ -13,17 +13,16 @@ import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy import stats
-from small import DUFFING, NOISE, RECORD, SOLVER, TRUTH, X0, T, at, empty, measured, posterior, put
 
 import pm_sysid as sid
-from pm_sysid.likelihood import filter_variable
+from pm_sysid.likelihood.filter_view import filter_view
+from support import small
+from support.small import DUFFING, NOISE, RECORD, SOLVER, TRUTH, X0, T, at, empty, measured, posterior, put
 
 
 @pytest.fixture(scope="module")
 def model() -> pm.Model:
-    with pm.Model() as model:
-        put(RECORD)
-    return model
+    return small.model()
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +34,10 @@ def pointwise(model: pm.Model) -> Any:
 @pytest.fixture(scope="module")
 def density(model: pm.Model) -> Any:
     """Log-likelihood (N, T) of other measurements than the record's."""
-    op, rv, _ = filter_variable("y", model)
-    assert op.flat
+    view = filter_view("y", model)
+    assert view.op.flat
     y = pt.dvector("other")
-    (logp,) = model.replace_rvs_by_values([pm.logp(rv, y)])
+    (logp,) = model.replace_rvs_by_values([pm.logp(view.rv, y)])
     function = pytensor.function([y, *model.value_vars], logp)
     return lambda values, point: np.stack([function(v, **point) for v in values])
 
@@ -374,7 +373,7 @@ def test_one_noise_for_outputs_of_different_size_gets_a_word() -> None:
 
 def test_coarse_steps_are_obeyed_with_a_warning() -> None:
     data = SHORT.replace(t=SHORT.t * 12.0)
-    with pm.Model(), pytest.warns(sid.SubstepWarning, match="substeps=1: at the model's initial point .* moves by"):
+    with pm.Model(), pytest.warns(sid.SubstepWarning, match="substeps=1: at the values given .* moves by"):
         y = door(data=data, substeps=1)
     assert y.owner.op.substeps == 1
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pem_cases import FILTER, FREE, OSCILLATOR, fit, record
 
 import pm_sysid as sid
+from support.pem_cases import FILTER, FREE, OSCILLATOR, fit, record
 
 DATA = record(n=120, drive=0.3, x0=(0.2, 0.0))
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pem_cases import GUESS, OSCILLATOR, record
 
 import pm_sysid as sid
+from support.pem_cases import GUESS, OSCILLATOR, record
 
 DATA = record(n=40)
 KALMAN = sid.ExtendedKalman
+START = sid.InitialState
 STATIC = sid.System(None, states=(), inputs=("u",), params=("k",), observe=lambda t, x, dx, u, p: p.k * u.u)
 
 
@@ -40,9 +41,8 @@ def call(**changes: Any) -> Any:
         ({"fixed": {"m": 1.0}}, ValueError, "fixed names 'm', which is no parameter"),
         ({"fixed": [1.0]}, TypeError, "fixed is list"),
         ({"p_guess": {"k": 1.0}, "fixed": {"c": np.inf}}, ValueError, r"fixed\['c'\] is inf"),
-        ({"method": "ipopt"}, ValueError, "method is 'ipopt'; give 'lm', 'bfgs' or 'trust'"),
         ({"objective": "mae"}, ValueError, "objective is 'mae'; give 'mse' or 'likelihood'"),
-        ({"options": [1]}, TypeError, "options is list; give a dict"),
+        ({"optimiser": "bfgs"}, TypeError, r"optimiser is 'bfgs'; give Optimiser\(method, options\)"),
         ({"bounds": 3}, TypeError, r"bounds is 3; give a pair \(lower, upper\)"),
         ({"bounds": ({"k": 0.0}, None)}, ValueError, r"lower bounds lack \['c'\] and have \[\]"),
         ({"bounds": (None, {"k": 9.0, "c": 9.0, "m": 9.0})}, ValueError, r"upper bounds lack \[\] and have \['m'\] too many"),
@@ -50,14 +50,14 @@ def call(**changes: Any) -> Any:
         ({"x0": [1.0]}, ValueError, "x0 has 1 entries"),
         ({"x0": {"q": 1.0}}, ValueError, r"x0 names the states \['q'\]"),
         ({"data": [DATA, DATA], "x0": [[0, 0], [0, 0], [0, 0]]}, ValueError, "x0 has 3 entries for 2 records"),
-        ({"estimate_x0": 1.5}, TypeError, "estimate_x0 is 1.5; give True or False"),
-        ({"estimate_x0": ("q",)}, ValueError, r"estimate_x0 names the states \['q'\]"),
-        ({"estimate_x0": (True, False)}, ValueError, "estimate_x0 has 2 entries for 1 records"),
-        ({"P0": np.eye(3), "predictor": KALMAN(R=1.0)}, ValueError, r"P0 has the shape \(3, 3\)"),
-        ({"P0": [1.0, 2.0], "predictor": KALMAN(R=1.0)}, ValueError, "P0 has 2 entries for 1 records"),
-        ({"P0": -1.0, "predictor": KALMAN(R=1.0)}, ValueError, "P0 must be positive semi-definite"),
-        ({"P0": "wide", "predictor": KALMAN(R=1.0)}, ValueError, "P0 is 'wide'; give a covariance matrix"),
-        ({"P0": 1.0}, ValueError, "R is not given, but the predictor weighs"),
+        ({"x0": START(estimate=1.5)}, TypeError, "InitialState: estimate is 1.5; give True or False"),
+        ({"x0": START(estimate=("q",))}, ValueError, r"InitialState: estimate names the states \['q'\]"),
+        ({"x0": START(estimate=(True, False))}, ValueError, "InitialState: estimate has 2 entries for 1 records"),
+        ({"x0": START(0.0, P0=np.eye(3)), "predictor": KALMAN(R=1.0)}, ValueError, r"P0 has the shape \(3, 3\)"),
+        ({"x0": START(0.0, P0=[1.0, 2.0]), "predictor": KALMAN(R=1.0)}, ValueError, "P0 has 2 entries for 1 records"),
+        ({"x0": START(0.0, P0=-1.0), "predictor": KALMAN(R=1.0)}, ValueError, "P0 must be positive semi-definite"),
+        ({"x0": START(0.0, P0="wide"), "predictor": KALMAN(R=1.0)}, ValueError, "P0 is 'wide'; give a covariance matrix"),
+        ({"x0": START(0.0, P0=1.0)}, ValueError, "R is not given, but the predictor weighs"),
         ({"predictor": KALMAN(Q=1.0)}, ValueError, "R is not given, but the predictor weighs"),
         ({"predictor": sid.EK1(3)}, ValueError, "R is not given, but the predictor weighs"),
         ({"predictor": "ekf"}, TypeError, r"predictor is 'ekf'; give ExtendedKalman\(...\)"),
@@ -100,9 +100,11 @@ def test_arguments(changes: Any, error: type[Exception], message: str) -> None:
         (lambda: sid.UnscentedKalman(alpha=0.0), ValueError, "alpha is 0.0; it must be positive"),
         (lambda: sid.UnscentedKalman(beta=np.nan), ValueError, "beta is nan"),
         (lambda: sid.ProbabilisticKalman(solver="EK1"), TypeError, "solver is str; give an EK0 or EK1"),  # type: ignore[arg-type]
+        (lambda: sid.Optimiser("ipopt"), ValueError, "Optimiser: method is 'ipopt'; give 'lm', 'bfgs' or 'trust'"),  # type: ignore[arg-type]
+        (lambda: sid.Optimiser(options=[1]), TypeError, r"Optimiser: options is \[1\]; give a dict"),  # type: ignore[arg-type]
         (lambda: sid.ProbabilisticKalman(substeps="auto"), ValueError, "substeps is 'auto'; give a number"),  # type: ignore[arg-type]
     ],
 )
-def test_predictors(make: Any, error: type[Exception], message: str) -> None:
+def test_settings(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()

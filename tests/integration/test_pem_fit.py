@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pem_cases import FILTER, FREE, GUESS, TRUTH, fit, record
 
 import pm_sysid as sid
 from pm_sysid.pem.objective import Evaluation, SquaredErrors
+from support.pem_cases import FILTER, FREE, GUESS, TRUTH, fit, record
 
 
 def estimates(result: sid.PEMResult) -> np.ndarray:
@@ -112,15 +112,15 @@ def test_bounds_hold_and_bind(method: Any) -> None:
 def test_initial_states_of_some_records_are_found() -> None:
     data = [record(x0=(0.5, -0.5)), record(seed=1, x0=(-0.3, 0.8), n=150)]
     starts = [[0.0, 0.0], {"z": -0.3, "v": 0.8}]
-    result = fit(data, x0=starts, estimate_x0=(True, False))
+    result = fit(data, x0=starts, estimate=(True, False))
     assert result.success and result.names == ["k", "c", "x0[0].z", "x0[0].v"]
     close(result, np.array([4.0, 0.4, 0.5, -0.5]))
     np.testing.assert_array_equal(result.x0[1], [-0.3, 0.8])
     np.testing.assert_array_equal(result.x0[0], result.x[2:])
-    one = fit(data[0], x0=[0.5, 0.0], estimate_x0=("v",))
+    one = fit(data[0], x0=[0.5, 0.0], estimate=("v",))
     assert one.names == ["k", "c", "x0.v"] and one.x0[0] == 0.5
     assert np.all(result.x_stderr[:2] < one.x_stderr[:2])
-    rows = fit(data, x0=np.array([[0.0, 0.0], [-0.3, 0.8]]), estimate_x0=[{"z": True, "v": True}, False])
+    rows = fit(data, x0=np.array([[0.0, 0.0], [-0.3, 0.8]]), estimate=[{"z": True, "v": True}, False])
     np.testing.assert_array_equal(rows.x, result.x)
 
 
@@ -165,11 +165,11 @@ def test_the_input_between_samples_is_the_records(intersample: str) -> None:
 
 
 def test_options_reach_scipy() -> None:
-    result = fit(options={"max_nfev": 2})
+    result = fit(tolerances={"max_nfev": 2}, starts=1)
     assert not result.success and result.nfev <= 3
-    assert fit(method="bfgs", options={"maxiter": 1}).nit == 1
+    assert fit(method="bfgs", tolerances={"maxiter": 1}, starts=1).nit == 1
     with pytest.raises(TypeError, match="nonsense"):
-        fit(options={"nonsense": 1})
+        fit(tolerances={"nonsense": 1})
 
 
 @pytest.mark.slow
@@ -210,7 +210,9 @@ def test_parameters_the_record_cannot_tell_are_named(method: Any) -> None:
         lambda t, x, u, p: (x.v, u.F - p.k * x.z - p.a * p.b * x.v),
         states=("z", "v"), inputs=("F",), params=("k", "a", "b"), observe=lambda t, x, dx, u, p: x.z,
     )  # fmt: skip
-    result = sid.fit_pem(product, record(), {"k": 3.0, "a": 1.0, "b": 0.8}, predictor=FREE, x0=0.0, method=method)
+    result = sid.fit_pem(
+        product, record(), {"k": 3.0, "a": 1.0, "b": 0.8}, predictor=FREE, x0=0.0, optimiser=sid.Optimiser(method)
+    )
     assert not result.success and "cannot tell ['a', 'b']" in result.message
     assert np.isinf(result.stderr["a"]) and np.isinf(result.stderr["b"]) and np.isfinite(result.stderr["k"])
     np.testing.assert_allclose(result.p["a"] * result.p["b"], fit().p["c"], rtol=1e-5)
@@ -234,7 +236,7 @@ def test_a_search_comes_back_from_impossible_trial_points(method: Any, monkeypat
 
     monkeypatch.setattr(SquaredErrors, "evaluate", watched)
     guess = {"rate": 27.0}
-    result = sid.fit_pem(decay, data, guess, predictor=sid.ExtendedKalman(substeps=4), x0=1.0, method=method)
+    result = sid.fit_pem(decay, data, guess, predictor=sid.ExtendedKalman(substeps=4), x0=1.0, optimiser=sid.Optimiser(method))
     assert any(not e.finite for e in seen) or method == "trust"  # whose first step is short
     assert result.success, result.message
     np.testing.assert_allclose(result.p["rate"], 0.5, rtol=1e-5)

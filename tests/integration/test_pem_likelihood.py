@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pem_cases import TRUTH, fit, record
 
 import pm_sysid as sid
+from support.pem_cases import TRUTH, fit, record
 
 #: A force held over each sample, of 0.3 N, moves the states like this; and what the sensor adds.
 DRIVE, NOISE = 0.3, 0.02
@@ -72,7 +72,7 @@ def test_information_is_the_spread_of_the_score() -> None:
     scores, information = [], np.zeros((4, 4))
     for seed in range(200):
         data = record(n=200, drive=DRIVE, noise=NOISE, seed=seed)
-        target = fit(data, truth, predictor=predictor, objective="likelihood", P0=0.0, options={"maxiter": 0}).target
+        target = fit(data, truth, predictor=predictor, objective="likelihood", P0=0.0, tolerances={"maxiter": 0}).target
         evaluation = target.evaluate(np.array(list(truth.values())))
         scores.append(evaluation.gradient)
         information += evaluation.information / 200
@@ -91,7 +91,7 @@ def test_noise_cannot_be_found_by_least_squares() -> None:
 def test_an_estimated_start_is_not_uncertain_twice() -> None:
     """Without process noise the likelihood is that of the output error: same unknowns, same errors, the start's included."""
     data, free = record(n=300, noise=NOISE, seed=5), sid.ExtendedKalman(substeps=2)
-    options: dict[str, Any] = dict(predictor=free, x0=None, estimate_x0=True)
+    options: dict[str, Any] = dict(predictor=free, x0=None, estimate=True)
     squares, likelihood = fit(data, **options), fit(data, objective="likelihood", **options)
     of = {n: i for i, n in enumerate(likelihood.names)}
     order = [of[n] for n in squares.names]

@@ -10,20 +10,15 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
-from pm_sysid.substeps import noise_level
+from pm_sysid.solve.filter_substeps import noise_level
+from support.small import linear_oscillator
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.filterwarnings("ignore:Could not infer the shape:UserWarning")
 
 TRUTH = {"c": 0.4, "k": 30.0}
 NOISE = 0.01
-SYSTEM = sid.System(
-    lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z),
-    states=("z", "v"),
-    inputs=("F",),
-    params=("c", "k"),
-    observe=lambda t, x, dx, u, p: {"position": x.z, "acceleration": dx.v},
-)
+SYSTEM = linear_oscillator(lambda t, x, dx, u, p: {"position": x.z, "acceleration": dx.v})
 
 
 def record_of(seed: int, strength: float = 1.0) -> sid.TimeSeries:
@@ -129,7 +124,7 @@ def test_several_models_are_compared(tmp_path) -> None:
     other = draws(1)
     del other["posterior"]["c"]
     pairs = {"damped": (MODEL, draws()), "free <1>": (free, other)}
-    text = sid.report(pairs, validation=OTHER, path=tmp_path / "both.html", runs=20).read_text()
+    text = sid.report(pairs, validation=sid.Validation(OTHER, runs=20), path=tmp_path / "both.html").read_text()
     page = Page(text)
     assert page.headings[0] == "Comparison" and "free <1>" in page.headings
     assert 'href="#model-free--1-"' in text and 'id="model-free--1-"' in text
@@ -252,3 +247,34 @@ def test_a_wide_prior_of_the_noise_does_not_hide_the_integration_error(caplog) -
         chosen[label] = model["y"].owner.op.substeps
         assert rv is model["y"]
     assert chosen["free"] >= 2 * chosen["fixed"]
+
+
+def test_a_linear_model_of_a_hardening_spring_is_not_called_fine(tmp_path) -> None:
+    """Its estimated noise is as large as what it lacks, so that the error is "1.00 times the noise" whatever the fit."""
+    duffing, t = sid.models.duffing(), np.arange(400) / 20
+    u = 6.0 * np.sin(1.8 * t) + 4.0 * np.sin(3.1 * t + 1.0)
+    truth = {"m": 1.0, "c": 0.3, "k": 4.0, "k3": 3.0}
+    run = sid.simulate(duffing, sid.TimeSeries(t, u, None), truth, x0=0.0, substeps=16)["y"].values
+    record = sid.TimeSeries(t, u, run + 0.01 * np.random.default_rng(0).standard_normal(400))
+
+    def fitted(cubic: bool) -> str:
+        with pm.Model() as model:
+            params = {"m": 1.0, "c": pm.LogNormal("c", np.log(0.3), 0.5), "k": pm.LogNormal("k", np.log(5.0), 0.7), "k3": 0.0}
+            if cubic:
+                params["k3"] = pm.LogNormal("k3", np.log(3.0), 0.5)
+            noise = pm.HalfNormal("noise", 1.0)
+            sid.ODEFilter("y", duffing, record, params, noise=noise, x0=0.0, solver=sid.EK1(order=3), substeps=4)
+        mode = sid.find_mode(model, prior_draws=0)
+        rng = np.random.default_rng(0)
+        values = {k: (("chain", "draw"), np.asarray(v) * np.exp(0.002 * rng.standard_normal((2, 300))))
+                  for k, v in mode.initvals.items()}  # fmt: skip
+        idata = xr.DataTree.from_dict({"posterior": xr.Dataset(values)})
+        return sid.report(model, idata, record, path=tmp_path / f"{cubic}.html").read_text()
+
+    linear, cubic = fitted(cubic=False), fitted(cubic=True)
+    assert "as small as can be" not in linear and "white: no dynamics" not in linear
+    line = r'<li class="(\w+)"><b>[^<]*</b> Free run on the record of the fit, y: fit ([\d.-]+) %; its error is ([\d.]+) times'
+    said, right = re.search(line, linear), re.search(line, cubic)
+    assert said and said.group(1) != "good" and float(said.group(3)) < 1.2
+    assert "this noise has taken up what the structure lacks" in linear
+    assert right and right.group(1) == "good"

@@ -10,9 +10,11 @@ import pymc as pm
 import pytest
 import xarray as xr
 from scipy import stats
-from small import DUFFING, NOISE, RECORD, SOLVER, TIMES, TRUTH, X0, T, empty, posterior, put
 
 import pm_sysid as sid
+from pm_sysid.likelihood.filter_view import filter_view
+from support import small
+from support.small import DUFFING, NOISE, RECORD, SOLVER, TIMES, TRUTH, X0, T, empty, posterior, put
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -23,9 +25,7 @@ N = 400
 
 @pytest.fixture(scope="module")
 def model() -> pm.Model:
-    with pm.Model() as model:
-        put(RECORD)
-    return model
+    return small.model()
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_paths_have_the_smoothed_moments(sensors: Any) -> None:
 
 def test_outputs_are_the_observation_of_the_states(sensors: Any) -> None:
     model, truth, smoothed, paths = sensors
-    record = np.asarray(model["y"].owner.inputs[10].get_value())
+    record = filter_view("y", model).arrays().samples
     for result in (smoothed, paths):
         z, v = (result["states"].sel(state=s).values for s in ("z", "v"))
         mixed = z * v + 0.1 * record[:, 1] + 4.0 + result["time"].values
@@ -289,7 +289,7 @@ def test_plot_of_paths(sensors: Any, close_figures: None) -> None:
 
 def test_plot_of_moments(sensors: Any, close_figures: None) -> None:
     _, _, smoothed, _ = sensors
-    (panel,) = sid.plot_states(smoothed, var_names="dx.v", ax=plt.subplots()[1])
+    (panel,) = sid.plot_states(smoothed, var_names="dx.v", axes=plt.subplots()[1])
     assert panel.get_ylabel() == "dv/dt" and line(panel, "measured") is not None
     mean, std = (smoothed[f"derivatives{s}"].sel(state="v").values[0, 0] for s in ("", "_std"))
     np.testing.assert_allclose(line(panel, "mean").get_ydata(), mean)
@@ -319,7 +319,7 @@ def test_plot_of_one_record_and_of_draws_that_failed(many: Any, model: pm.Model,
         ({"record": 1}, "record is 1, but there is one record"),
         ({"zoom": (9, 10)}, "zoom must hold at least two samples of 0 to 7.96 s"),
         ({"truth": {"z": [1.0]}}, r"truth\['z'\] must have shape \(200,\), but has \(1,\)"),
-        ({"ax": []}, "ax must hold 2 matplotlib axes, but holds 0"),
+        ({"axes": []}, "axes must hold 2 matplotlib axes, but holds 0"),
     ],
 )
 def test_plot_refuses(paths: xr.Dataset, options: Any, message: str) -> None:

@@ -7,9 +7,9 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from small import NOISE, RECORD, put
 
 import pm_sysid as sid
+from support.small import NOISE, RECORD, put
 
 
 @pytest.fixture(scope="module")

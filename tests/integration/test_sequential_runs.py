@@ -7,31 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytest
-import small
 from scipy import stats
 
 import pm_sysid as sid
-
-T = 60
-
-
-def line(n: int = T, *, sigma: float = 0.3, wide: float = 1.0) -> pm.Model:
-    """A line through n of 60 noisy points; two free variables, one of them a vector with dims."""
-    rng = np.random.default_rng(5)
-    time = np.linspace(0, 1, T)
-    y = 1.0 - 2.0 * time + sigma * rng.standard_normal(T)
-    with pm.Model(coords={"term": ["level", "slope"]}) as model:
-        beta = pm.Normal("beta", [0.5, 0.0], wide, dims="term")
-        pm.Deterministic("end", beta[0] + beta[1])
-        pm.Normal("y", beta[0] + beta[1] * time[:n], sigma, observed=y[:n])
-    return model
+from support import small
+from support.line import T, line
 
 
 def exact(n: int) -> tuple[np.ndarray, np.ndarray, float]:
@@ -114,13 +103,13 @@ def test_what_came_before_a_new_start_is_no_part_of_the_result() -> None:
 
 def test_a_run_whose_calibration_kills_its_particles_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evidence under every way of calibrating the early targets is that of the model."""
-    from pm_sysid.samplers import sequential
+    from pm_sysid.sampling.smc import algorithm as sequential
 
     with pm.Model() as model:
         small.put(small.RECORD)
     runs = {}
     for name, begin, collapse in (("whole", 1000, 0.02), ("doubling", 25, 0.02), ("again", 25, 2.0)):
-        monkeypatch.setattr(sequential, "CALIBRATED", begin)
+        monkeypatch.setattr(sequential, "MIN_DIFFUSION_SAMPLES", begin)
         monkeypatch.setattr(sequential, "COLLAPSE", collapse)
         idata = sample(model, 400, chains=1)
         runs[name] = sid.log_evidence(idata)
@@ -220,9 +209,9 @@ def test_extend_refuses_what_is_not_a_longer_record(run: Any) -> None:
 
 SCRIPT = """
 import sys, time, numpy as np, pm_sysid as sid
-from pm_sysid.samplers import ibis
-sys.path.insert(0, {here!r})
-from test_sequential_runs import line
+from pm_sysid.sampling.smc import ibis
+sys.path.insert(0, {tests!r})
+from support.line import line
 slow = float(sys.argv[3])
 step = ibis.IBIS.step
 def patient(self):  # a run long enough to be killed in the middle
@@ -241,7 +230,7 @@ if __name__ == "__main__":
 
 def start(folder: Path, checkpoint: str, result: str, slow: float, cores: int) -> subprocess.Popen[bytes]:
     script = folder / "script.py"
-    script.write_text(SCRIPT.format(here=str(Path(__file__).parent)))
+    script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1])))
     arguments = [sys.executable, str(script), checkpoint, str(folder / result), str(slow), str(cores)]
     return subprocess.Popen(arguments, start_new_session=True)
 
@@ -290,6 +279,140 @@ def test_a_checkpoint_can_be_read(tmp_path: Path) -> None:
         pm.Normal("z")
     with pytest.raises(ValueError, match="give the model of the run"):
         sid.load_checkpoint(tmp_path, model=other)
+
+
+# -- executors ----------------------------------------------------------------------------------------------------------
+
+ELSEWHERE = """
+import os, signal, sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+import numpy as np, xarray as xr, pm_sysid as sid
+from pm_sysid.sampling.smc import ibis
+sys.path.insert(0, {tests!r})
+from support.line import line
+
+step, folder = ibis.IBIS.step, Path(sys.argv[1])
+def fragile(self):  # the first worker that reaches the third stage of a chain is killed
+    marker = folder / "killed"
+    if len(self.stages) == 2 and parent_process() is not None and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self)
+
+def sample(**options):
+    return sid.sample_ibis(300, model=line(), chains=3, random_seed=4, progressbar=False, store_stages=True,
+                           compute_convergence_checks=False, **options)
+
+def same(found, name):
+    for part in ("posterior", "stages", "sample_stats"):
+        xr.testing.assert_equal(found[part].to_dataset(), here[part].to_dataset())
+    print(name)
+
+if __name__ == "__main__":
+    sample(cores=1)  # fills the disk cache: code that was just compiled can differ from code that was loaded in the last digit
+    here = sample(cores=1)
+    with ThreadPoolExecutor(2) as pool:
+        same(sample(execution=sid.Execution(pool)), "threads")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        same(sample(execution=sid.Execution(pool)), "spawned")
+    ibis.IBIS.step = fragile
+    for options in ({{}}, {{"checkpoint": folder / "chains"}}):
+        (folder / "killed").unlink(missing_ok=True)
+        with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
+            same(sample(execution=sid.Execution(pool), **options), "killed")
+        assert (folder / "killed").exists()
+"""
+
+
+def test_chains_are_the_same_on_any_executor_and_through_a_killed_worker(tmp_path: Path) -> None:
+    """In a process of its own: what was compiled before in a process can move the last digits of its results."""
+    (tmp_path / "script.py").write_text(ELSEWHERE.format(tests=str(Path(__file__).parents[1])))
+    found = subprocess.run(
+        [sys.executable, tmp_path / "script.py", tmp_path], capture_output=True, text=True, timeout=400, cwd=tmp_path
+    )
+    assert found.stdout.split() == ["threads", "spawned", "killed", "killed"], found.stdout + found.stderr
+    assert found.stderr.count("the executor broke down") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_chains_on_dask_are_the_same_through_a_killed_worker() -> None:
+    distributed = pytest.importorskip("distributed", reason="needs distributed: the extra dask")
+    sample(line(), chains=4)  # fills the disk cache
+    here = sample(line(), chains=4)
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        pids = client.run(os.getpid)
+        executor = client.get_executor(pure=False)
+        submitted, count = executor.submit, 0
+
+        def submit(fn: Any, *args: Any) -> Any:
+            nonlocal count
+            count += 1
+            future = submitted(fn, *args)
+            if count == 4:
+                os.kill(next(iter(pids.values())), signal.SIGKILL)
+            return future
+
+        executor.submit = submit
+        there = sample(line(), chains=4, cores=None, execution=sid.Execution(executor))
+        assert count == 4 and set(client.run(os.getpid).values()) != set(pids.values())  # one was started anew
+    np.testing.assert_array_equal(there.posterior["beta"], here.posterior["beta"])
+    np.testing.assert_array_equal(there.sample_stats["log_evidence"], here.sample_stats["log_evidence"])
+
+
+def test_a_posterior_is_extended_on_an_executor() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        short = sample(line(40), cores=None, execution=sid.Execution(pool))
+        there = sid.extend(
+            short,
+            model=line(),
+            random_seed=2,
+            execution=sid.Execution(pool),
+            progressbar=False,
+            compute_convergence_checks=False,
+        )
+    here = sid.extend(short, model=line(), random_seed=2, cores=1, progressbar=False, compute_convergence_checks=False)
+    np.testing.assert_allclose(there.posterior["beta"], here.posterior["beta"], rtol=1e-9)
+    assert there.sample_stats["time_index"].max() == T
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_reaches_a_run_on_an_executor() -> None:
+    class Endless(Executor):
+        submitted = cancelled = 0
+
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            self.submitted += 1
+            if self.submitted == 3:
+                threading.Timer(0.3, signal.pthread_kill, [threading.get_ident(), signal.SIGINT]).start()
+            future: Future[Any] = Future()
+            future.add_done_callback(self.count)
+            return future
+
+        def count(self, future: Future[Any]) -> None:
+            self.cancelled += future.cancelled()
+
+    pool = Endless()
+    with pytest.raises(KeyboardInterrupt):
+        sample(line(), chains=3, cores=None, execution=sid.Execution(pool))
+    assert pool.cancelled == 2  # those behind the one that was waited for
+
+
+def test_settings_of_an_executor_are_checked() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(ValueError, match="cores is 1 beside an executor"):
+            sample(line(), execution=sid.Execution(pool))
+        with pytest.raises(ValueError, match="execution has limits"):
+            sample(line(), execution=sid.Execution(max_seconds=3.0))
+        with pytest.raises(TypeError, match=r"give pm_sysid.Execution\(...\)"):
+            sample(line(), execution=pool)
+        with pytest.raises(ValueError, match="start has 1 entries for 2 chains"):
+            sample(line(), cores=None, execution=sid.Execution(pool), start=[None])
 
 
 # -- the picture --------------------------------------------------------------------------------------------------------

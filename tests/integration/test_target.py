@@ -17,6 +17,7 @@ from pymc.distributions.transforms import ordered
 from scipy import stats
 
 import pm_sysid as sid
+from pm_sysid.likelihood.prior_draws import free_draws
 
 T = 12
 X = np.linspace(-1.0, 1.0, T)
@@ -210,7 +211,10 @@ def test_a_filter_may_be_calibrated_by_the_first_samples(interpreted: None) -> N
     particles = some(target)
     for n in (2, 7, T):
         short = sid.Target(build(lambda n=n: put("mle", record()[:n])))
-        (got, _), want = target.start(particles, [0, 1, n], calibrate=n), short.log_likelihood(particles, edges=[0, 1, n])
+        (got, _), want = (
+            target.start(particles, [0, 1, n], diffusion_samples=n),
+            short.log_likelihood(particles, edges=[0, 1, n]),
+        )
         np.testing.assert_allclose(got, want, rtol=1e-12)
 
 
@@ -315,7 +319,7 @@ def test_compiled_gradients_are_slopes_and_those_of_the_model() -> None:
 def test_prior_draws_have_the_distribution_of_the_prior_in_unconstrained_space(interpreted: None) -> None:
     target = target_of("hierarchical")
     # The potentials of the model thin these out afterwards.
-    draws = dict(zip(target.labels, target.coordinates._draw_free(2000, 3).T, strict=True))
+    draws = dict(zip(target.labels, free_draws(target.coordinates, 2000, 3).T, strict=True))
     mu, tau = draws["mu"], np.exp(draws["tau_log__"])
     samples = {
         "mu": stats.norm(0.5, 2.0).cdf(mu),

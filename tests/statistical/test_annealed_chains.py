@@ -29,7 +29,7 @@ def chain(step: Any, start: dict[str, Any], tune: int, draws: int, seed: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [dict(), dict(schedule="adaptive", adapt_widths=True)])
+@pytest.mark.parametrize("options", [dict(adapt=False), dict(schedule="adaptive"), dict(widths=0.005)])
 def test_conjugate_regression(options: dict[str, Any]) -> None:
     """Means and covariances over seeds; a schedule or an adaptation that went on after tuning would show."""
     rng = np.random.default_rng(3)
@@ -80,7 +80,7 @@ def test_the_posterior_of_nuts() -> None:
         sid.ODEFilter("y", system, record, {"m": 1.0, **params}, noise=noise, x0=0.0, solver=solver, substeps=2)
         quiet: dict[str, Any] = dict(random_seed=3, progressbar=False, chains=2, cores=2)
         nuts = pm.sample(1500, tune=500, nuts_sampler="pymc", **quiet)
-        step = sid.DataAnnealing(adapt_widths=True)
+        step = sid.DataAnnealing()
         annealed = pm.sample(40_000, tune=3000, step=step, **quiet)
     assert np.all(annealed.sample_stats["n_data"] == 120)
     a, b = az.summary(nuts, round_to=10), az.summary(annealed, round_to=10)
@@ -105,7 +105,7 @@ def test_annealing_clears_traps() -> None:
         with pm.Model():
             w = pm.LogNormal("w", np.log(3.0), 0.7)
             pm.Normal("y", pm.math.sin(w * t), 0.3, observed=y)
-            step = sid.DataAnnealing(widths=0.005, n_start=5, schedule=schedule)
+            step = sid.DataAnnealing(widths=0.005, n_start=5, schedule=schedule, adapt=False)
         runs = [chain(step, {"w_log__": np.log(2.5)}, 1500, 100, seed) for seed in range(SEEDS)]
         counts[name] = sum(abs(float(np.exp(draws["w_log__"][-1])) - truth) < 0.05 for draws, _ in runs)
         cost[name] = sum(evaluations for _, evaluations in runs) / (SEEDS * 1600 * T)

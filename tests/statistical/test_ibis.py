@@ -12,7 +12,12 @@ import pytest
 from scipy import stats
 
 import pm_sysid as sid
-from pm_sysid.samplers.particles import effective_size, independent_chains, systematic
+from pm_sysid.likelihood.target import Target
+from pm_sysid.sampling.smc.algorithm import Sequential
+from pm_sysid.sampling.smc.moves import independent_chains
+from pm_sysid.sampling.smc.particle_state import SequentialState
+from pm_sysid.sampling.smc.resampling import effective_size, systematic
+from support.records import FOLDER
 
 SEEDS = 20
 
@@ -49,13 +54,13 @@ def sample(model: pm.Model, seed: int, **options: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [dict(moves="waste-free"), dict(moves="plain"), dict(min_acceptance=1.0)])
+@pytest.mark.parametrize("options", [dict(kind="waste-free"), dict(kind="plain"), dict(min_acceptance=1.0)])
 def test_conjugate_regression(options: dict[str, Any]) -> None:
     """Evidence, means and covariances over seeds; ``min_acceptance=1`` makes every stage use the random walk too."""
     exact = regression()
     evidences, errors, means, covariances = [], [], [], []
     for seed in range(SEEDS):
-        idata = sample(exact.model, seed, **options)
+        idata = sample(exact.model, seed, moves=sid.Moves(**options))
         draws = idata.posterior["beta"].values[0]
         evidences.append(float(np.ravel(idata.sample_stats["log_evidence"])[-1]))
         errors.append(float(np.ravel(idata.sample_stats["log_evidence_se"])[-1]))
@@ -113,13 +118,56 @@ def test_a_single_decisive_sample_is_taken_in_by_fractions() -> None:
     "options, message",
     [
         (dict(threshold=1.5), "threshold is 1.5; give a fraction"),
-        (dict(moves="best"), "moves is 'best'; give 'waste-free' or 'plain'"),
-        (dict(steps=0), "steps is 0; give a positive number"),
+        (dict(moves="plain"), r"moves is 'plain'; give sid.Moves\(\), or with options"),
     ],
 )
 def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         sample(regression().model, 1, **options)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(kind="best"), "kind is 'best'; give 'waste-free' or 'plain'"),
+        (dict(steps=0), "steps is 0; give a positive number"),
+        (dict(freedom=0.0), "freedom is 0.0; give positive degrees of freedom"),
+        (dict(min_acceptance=np.nan), "min_acceptance is nan; give a share"),
+    ],
+)
+def test_moves_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sid.Moves(**options)
+
+
+def test_a_run_without_pymc_is_that_of_the_kernel() -> None:
+    """The algorithm as functions of a state gives what the kernel gives, driven as PyMC drives it."""
+    model = regression().model
+    kernel = sid.IBIS(400, model=model)
+    kernel.initialize(None, np.random.default_rng(1))
+    stages = []
+    while kernel.beta < 1:
+        kernel.update_beta_and_weights()
+        stages.append(kernel.step())
+    sequential, rng = Sequential(Target(model), 400), np.random.default_rng(1)
+    state = sequential.init(sequential.draw_prior(rng))
+    while not sequential.finished(state):
+        state = sequential.step(state, rng)
+    np.testing.assert_array_equal(state.particles.x, kernel.tempered_posterior)
+    assert state.log_evidence == stages[-1]["log_evidence"] and state.stage == len(stages)
+
+
+def test_a_state_comes_back_from_its_parts() -> None:
+    sequential, rng = Sequential(Target(regression().model), 50), np.random.default_rng(1)
+    state = sequential.step(sequential.init(sequential.draw_prior(rng)), rng)
+    again = SequentialState.from_parts(*state.parts())
+    (arrays, numbers), (same_arrays, same_numbers) = state.parts(), again.parts()
+    assert numbers == same_numbers and {"n", "fraction", "stage", "evaluations"} < set(numbers)
+    assert arrays.keys() == same_arrays.keys() and {"x", "family", "log_weights"} < set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, same_arrays[name])
+    with pytest.raises(KeyError, match="evaluations"):
+        SequentialState.from_parts(arrays, {k: v for k, v in numbers.items() if k != "evaluations"})
 
 
 def test_too_few_particles_are_refused() -> None:
@@ -153,12 +201,10 @@ def test_independent_chains_leave_a_discrete_target_unchanged() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs_records("emps_train.npz")
 def test_a_record_that_starts_at_rest_does_not_collapse_the_particles() -> None:
     """Gaussian proposals end thousands below the evidence here, with a normal acceptance; chains then disagree."""
-    try:
-        record = sid.datasets.emps("train")[:4000]
-    except FileNotFoundError as error:
-        pytest.skip(f"the EMPS record is not here: {error}")
+    record = sid.datasets.emps("train", FOLDER)[:4000]
     with pm.Model() as model:
         names = {"M": 50.0, "Fv": 100.0, "Fc": 10.0}
         params: dict[str, Any] = {k: pm.LogNormal(k, np.log(v), 1.0) for k, v in names.items()}

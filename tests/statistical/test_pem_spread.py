@@ -17,12 +17,18 @@ OSCILLATOR = sid.System(
     states=("z", "v"), inputs=("F",), params=("k", "c"), observe=lambda t, x, dx, u, p: x.z,
 )  # fmt: skip
 Q = {"z": 0.0, "v": DRIVE}
+START = sid.InitialState(0.0, P0=0.0)
 CASES: dict[str, Any] = {
-    "free run": (0.0, {"predictor": sid.ExtendedKalman(substeps=2)}),
-    "filter": (DRIVE, {"predictor": sid.ExtendedKalman(Q=Q, R={"y": NOISE}, substeps=2), "P0": 0.0}),
+    "free run": (0.0, {"predictor": sid.ExtendedKalman(substeps=2), "x0": 0.0}),
+    "start estimated": (0.0, {"predictor": sid.ExtendedKalman(substeps=2)}),
+    "filter": (DRIVE, {"predictor": sid.ExtendedKalman(Q=Q, R={"y": NOISE}, substeps=2), "x0": START}),
     "likelihood": (
         DRIVE,
-        {"predictor": sid.ExtendedKalman(Q={"v": "estimate"}, R="estimate", substeps=2), "P0": 0.0, "objective": "likelihood"},
+        {
+            "predictor": sid.ExtendedKalman(Q={"v": "estimate"}, R="estimate", substeps=2),
+            "x0": START,
+            "objective": "likelihood",
+        },
     ),
 }
 
@@ -44,7 +50,7 @@ def records(drive: float) -> list[sid.TimeSeries]:
 @pytest.mark.parametrize("case", list(CASES))
 def test_spread_of_estimates_is_their_standard_error(case: str) -> None:
     drive, options = CASES[case]
-    fits = [sid.fit_pem(OSCILLATOR, r, {"k": 3.5, "c": 0.6}, x0=0.0, **options) for r in records(drive)]
+    fits = [sid.fit_pem(OSCILLATOR, r, {"k": 3.5, "c": 0.6}, **options) for r in records(drive)]
     assert all(f.success for f in fits)
     errors = np.array([f.x[:2] for f in fits]) - list(TRUTH.values())
     scores = errors / np.array([f.x_stderr[:2] for f in fits])

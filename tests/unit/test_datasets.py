@@ -1,8 +1,6 @@
 """Loaders of the benchmark records: parts, units, where they look for files."""
 
-import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +9,16 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from pm_sysid import datasets
 from pm_sysid.datasets import EMPS_FORCE_PER_VOLT, benchmark, bouc_wen, emps, emps_controller, f16, silverbox
+from support.records import FOLDER
 
-FOLDER = Path(os.environ.get("PM_SYSID_DATA") or Path(__file__).parents[3] / "shared" / "data")
-measured = pytest.mark.skipif(not (FOLDER / "silverbox_snls80mv.npz").is_file(), reason="the benchmark records are not here")
+SILVERBOX = pytest.mark.needs_records("silverbox_snls80mv.npz")
+BOUC_WEN = pytest.mark.needs_records(
+    *(f"boucwen_{part}.npz" for part in ("train_multisine", "test_multisine", "test_sinesweep"))
+)
+EMPS = pytest.mark.needs_records("emps_train.npz", "emps_test_pulses.npz")
 
 
-@measured
+@SILVERBOX
 @pytest.mark.parametrize(("part", "size"), [("train", 3073), ("arrow", 39001), ("full", 131072)])
 def test_silverbox(part, size):
     record = silverbox(part, FOLDER)
@@ -28,14 +30,14 @@ def test_silverbox(part, size):
     assert np.abs(record.y).max() == pytest.approx({"train": 0.212}.get(part, 0.300), abs=0.01)
 
 
-@measured
+@SILVERBOX
 def test_silverbox_parts_are_windows_of_the_whole():
     full = silverbox("full", FOLDER)
     assert_array_equal(silverbox("train", FOLDER).y, full.y[49277:52350])
     assert_array_equal(silverbox("arrow", FOLDER, intersample="foh").u, full.u[999:40000])
 
 
-@measured
+@BOUC_WEN
 @pytest.mark.parametrize(
     ("part", "size", "periodic"),
     [("train", 32768, True), ("test_multisine", 8192, True), ("test_sinesweep", 153000, False)],
@@ -49,7 +51,7 @@ def test_bouc_wen(part, size, periodic):
     assert rms is None or np.sqrt(np.mean(record.u**2)) == pytest.approx(rms, rel=0.02)
 
 
-@measured
+@EMPS
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_emps(part):
     record = emps(part, FOLDER)
@@ -57,7 +59,7 @@ def test_emps(part):
     assert np.abs(record.u).max() <= 10.1 * EMPS_FORCE_PER_VOLT and np.abs(record.y).max() < 1
 
 
-@measured
+@SILVERBOX
 def test_silverbox_split_of_the_benchmark():
     full = silverbox("full", FOLDER)
     train, test = silverbox("multisine_train", FOLDER), silverbox("multisine_test", FOLDER)
@@ -68,7 +70,7 @@ def test_silverbox_split_of_the_benchmark():
     assert len(arrow) == 40475 and np.abs(inner.y).max() < 1.1 * np.abs(train.y).max() < np.abs(arrow.y).max()
 
 
-@measured
+@EMPS
 def test_emps_controller():
     """The loop reproduces the voltages that were measured, the pulses included."""
     for part in ("train", "test"):
@@ -80,7 +82,7 @@ def test_emps_controller():
         assert loop.pulses.max() == (5.0 if part == "test" else 0.0) and loop.gain == EMPS_FORCE_PER_VOLT
 
 
-@measured
+@pytest.mark.needs_records("f16_fullmsine_level1.npz")
 def test_f16():
     record, steady = f16(folder=FOLDER), f16(1, "steady", FOLDER)
     assert (len(record), record.fs, record.periodic) == (9 * 8192, pytest.approx(400.0), False)
@@ -91,7 +93,7 @@ def test_f16():
     assert np.all((periods - periods.mean(axis=0)).std(axis=(0, 1)) < 0.02 * periods.std(axis=(0, 1)))
 
 
-@measured
+@EMPS
 def test_the_environment_variable_names_the_folder(monkeypatch):
     monkeypatch.setenv("PM_SYSID_DATA", str(FOLDER))
     assert_array_equal(emps("test").y, emps("test", FOLDER).y)
@@ -158,7 +160,8 @@ def test_download(no_folder):
     assert [len(bouc_wen(part)) for part in ("test_multisine", "test_sinesweep")] == [50, 60]
 
 
-@measured
+@SILVERBOX
+@EMPS
 def test_a_download_is_compared_with_the_published_record(no_folder):
     """The real records pass, also as text of eight digits; a changed sample, a lost one and swapped channels do not."""
     whole, drive = silverbox("full", FOLDER), emps("test", FOLDER)

@@ -14,7 +14,8 @@ from scipy.integrate import solve_ivp
 import pm_sysid as sid
 from pm_sysid import models
 from pm_sysid.models.elements import ELEMENTS
-from pm_sysid.scalars import evaluate, jacobian
+from pm_sysid.symbolic.derivatives import jacobian
+from pm_sysid.symbolic.scalars import evaluate
 
 T, H = 61, 0.02
 RNG = np.random.default_rng(5)

@@ -1,0 +1,237 @@
+"""Can a fit be believed? `fit_pem` as a newcomer calls it, over seeded records, from wrong guesses, and on two tanks.
+
+- ``spread``: 200 records of the kind of ``examples/quickstart.py``, from a rough guess and from a bad one; nothing but system,
+  record and guess is given. Counted are fits with ``success`` and a parameter more than four standard errors off; the errors
+  over their standard errors should spread by one. Validation: the same model on another record, whose initial state is
+  estimated.
+- ``prior``: records of 4 s with parameters drawn from a prior, each fitted from the middle of that prior, without bounds: 2000
+  by one search, and those that it missed, and 500 others, as by default.
+- ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
+- ``cost``: evaluations and seconds with several starts and with one.
+
+Run: ``uv run benchmarks/pem_spread.py [sections]``; ``--quick`` takes a tenth of the records. ``tanks`` and a part of ``cost``
+need the measured records (``PM_SYSID_DATA``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from scipy.signal import butter, sosfiltfilt
+
+import pm_sysid as sid
+
+RESULTS = Path(__file__).parent / "results"
+TRUTH = {"m": 1.0, "c": 2.0, "k": 150.0, "k3": 3000.0}
+GUESSES = {
+    "rough guess": {"m": 1.2, "c": 1.0, "k": 200.0, "k3": 1500.0},
+    "bad guess": {"m": 3.0, "c": 6.0, "k": 20.0, "k3": 100.0},
+}
+DUFFING = sid.models.duffing()
+
+
+def quickstart_record(seed: int) -> sid.TimeSeries:
+    """8 s at 50 Hz, a random force of 15 N, and 2 % noise on the displacement; it starts at rest, which nobody says."""
+    rng, t = np.random.default_rng(seed), np.arange(400) / 50.0
+    force = sosfiltfilt(butter(4, [0.2, 6.0], "bandpass", fs=50.0, output="sos"), rng.standard_normal(t.size))
+    record = sid.TimeSeries(t, 15.0 * force / force.std(), None, inputs="F")
+    clean = sid.simulate(DUFFING, record, TRUTH, x0=0.0, substeps=16)["y"].values
+    return record.replace(y=clean + 0.02 * clean.std() * rng.standard_normal(t.size))
+
+
+def scores(fit: Any, truth: dict[str, float]) -> np.ndarray:
+    """Errors over their standard errors."""
+    at = [fit.names.index(name) for name in truth]
+    return (fit.x[at] - np.array(list(truth.values()))) / fit.x_stderr[at]
+
+
+def summary(name: str, fits: list[Any], z: np.ndarray, seconds: float) -> dict[str, Any]:
+    """Print and keep a row."""
+    said = np.array([f.success for f in fits])
+    wrong = np.abs(z).max(axis=1) > 4
+    good = z[said]
+    row = {
+        "records": len(fits), "said that it is not sure": int(np.sum(~said)), "confidently wrong": int(np.sum(wrong & said)),
+        "spread": np.std(good, axis=0).round(3).tolist(), "spread of all": round(float(np.sqrt(np.mean(good**2))), 3),
+        "largest": round(float(np.abs(good).max()), 2), "evaluations": float(np.mean([f.nfev for f in fits])),
+        "seconds": seconds / len(fits),
+    }  # fmt: skip
+    print(f"  {name}: {row}", flush=True)
+    return row
+
+
+def spread(n: int) -> dict[str, Any]:
+    """Records of the quickstart."""
+    print("\nRecords of the quickstart's kind, nothing given but system, record and guess")
+    records = [quickstart_record(seed) for seed in range(n)]
+    validation = quickstart_record(10_000)
+    results = {}
+    for name, guess in GUESSES.items():
+        start = time.perf_counter()
+        fits = [sid.fit_pem(DUFFING, r, guess) for r in records]
+        seconds = time.perf_counter() - start
+        results[name] = summary(name, fits, np.array([scores(f, TRUTH) for f in fits]), seconds)
+        percent = [float(sid.compare_fits(f, validation).table.iloc[0, 0]) for f in fits[: max(n // 10, 2)]]
+        results[name]["validation"] = [min(percent), max(percent)]
+        print(f"    fit on a new record, its initial state estimated: {min(percent):.1f} to {max(percent):.1f} %")
+    former = {"x0": sid.InitialState(estimate=False), "starts": 1}
+    for name, options in (("start read off, one start (formerly the default)", former), ("one start", {"starts": 1})):
+        start = time.perf_counter()
+        fits = [sid.fit_pem(DUFFING, r, GUESSES["rough guess"], **options) for r in records]
+        seconds = time.perf_counter() - start
+        results[name] = summary(name, fits, np.array([scores(f, TRUTH) for f in fits]), seconds)
+    return results
+
+
+def prior(n: int) -> dict[str, Any]:
+    """Short records with parameters from a prior, as in ``benchmarks/calibration.py``."""
+    print("\nRecords of 4 s with parameters from a prior, fitted from its middle")
+    rng, t = np.random.default_rng(1), 0.05 * np.arange(80)
+    tones = zip(np.linspace(0.3, 2.5, 8), rng.uniform(0, 6.28, 8), strict=True)
+    record = sid.TimeSeries(t, 3.0 * sum(np.sin(2 * np.pi * f * t + a) for f, a in tones), None)
+    middle, widths = {"c": 1.0, "k": 100.0, "k3": 2000.0}, np.array([0.3, 0.2, 0.3])
+    results, rng = {}, np.random.default_rng(2)
+    centre = np.array(list(middle.values()))
+    drawn = [dict(zip(middle, centre * np.exp(widths * rng.normal(size=3)), strict=True)) for _ in range(4 * n)]
+    runs = [sid.simulate(DUFFING, record, {"m": 1.0, **p}, x0=0.0, substeps=32)["y"].values for p in drawn]
+    records = [record.replace(y=y + 0.01 * rng.standard_normal(t.size)) for y in runs]
+
+    def run(name: str, which: Sequence[int], **options: Any) -> np.ndarray:
+        start = time.perf_counter()
+        fits = [sid.fit_pem(DUFFING, records[i], middle, fixed={"m": 1.0}, **options) for i in which]
+        z = np.array([scores(f, drawn[i]) for f, i in zip(fits, which, strict=True)])
+        results[name] = summary(name, fits, z, time.perf_counter() - start)
+        return np.flatnonzero(np.abs(z).max(axis=1) > 4)
+
+    wrong = run("at rest, one start", range(4 * n), x0=0.0, starts=1)
+    if wrong.size:
+        run("at rest, those that one start missed", wrong.tolist(), x0=0.0)
+    run("at rest", range(n), x0=0.0)
+    run("start estimated", range(n))
+    return results
+
+
+def tanks_with_overflow() -> sid.System:
+    """Two tanks; what overflows the upper one (above 10, at a rate k5) falls into the lower one in part (k6)."""
+
+    def above(h: Any) -> Any:
+        z = 10.0 * (h - 10.0)
+        return (pt.log(1.0 + pt.exp(-pt.abs(z))) + 0.5 * (z + pt.abs(z))) / 10.0
+
+    def root(h: Any) -> Any:
+        return h / pt.sqrt(pt.sqrt(h * h + 1e-4))
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, Any]:
+        over = above(x.h1)
+        upper = p.k4 * u.u - p.k1 * root(x.h1) - p.k5 * over
+        return upper, p.k2 * root(x.h1) - p.k3 * root(x.h2) + p.k6 * over - above(x.h2)
+
+    params = ("k1", "k2", "k3", "k4", "k5", "k6")
+    return sid.System(dynamics, states=("h1", "h2"), inputs=("u",), params=params, observe=lambda t, x, dx, u, p: x.h2)
+
+
+def tanks(n: int) -> dict[str, Any]:
+    """One call each."""
+    print("\nCascaded tanks: root mean square error in V in training and in the test, whose initial state is estimated")
+    folder = Path(os.environ["PM_SYSID_DATA"])
+    data, t = np.load(folder / "cascaded_tanks.npz"), 4.0 * np.arange(1024)
+    train, test = (
+        sid.TimeSeries(t, data[f"{p}_u_V"], data[f"{p}_y_V"], intersample="zoh", inputs="u") for p in ("train", "test")
+    )
+    plain, over = sid.models.cascaded_tanks(), tanks_with_overflow()
+    some, results = dict.fromkeys(over.params, 0.05), {}
+    cases: list[tuple[str, sid.System, dict[str, Any]]] = [
+        ("plain law, k1 to k4 = 0.05", plain, {}),
+        ("plain law, one start", plain, {"starts": 1}),
+        ("plain law, k1 known", plain, {"fixed": {"k1": 0.05}}),
+        ("overflow", over, {}),
+        ("overflow, 1e-3 to 2", over, {"bounds": (dict.fromkeys(over.params, 1e-3), dict.fromkeys(over.params, 2.0))}),
+        ("overflow, from 0.2", over, {"p_guess": dict.fromkeys(over.params, 0.2)}),
+    ]  # fmt: skip
+    for name, system, options in cases:
+        guess = {k: some[k] for k in system.params if k not in options.get("fixed", {})}
+        start = time.perf_counter()
+        fit = sid.fit_pem(system, train, **{"p_guess": guess, **options})
+        seconds = time.perf_counter() - start
+        errors = float(np.sqrt(fit.fun)), float(sid.rmse(test.y, fit.simulate(test)["y"]))
+        print(f"  {name}: {errors[0]:.3f}, {errors[1]:.3f}; {seconds:.1f} s, {fit.nfev} evaluations; {fit.success=}; {fit.p}")
+        print(f"    {fit.message}", flush=True)
+        results[name] = {"train": errors[0], "test": errors[1], "success": fit.success, "message": fit.message}
+    return results
+
+
+def step_response() -> tuple[sid.System, sid.TimeSeries]:
+    """The example of the reference page (archimedes), with noise of seed 0."""
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -(p.omega_n**2) * x.z - 2 * p.zeta * p.omega_n * x.v + p.omega_n**2 * u.F),
+        states=("z", "v"), inputs=("F",), params=("omega_n", "zeta"), observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    t = np.arange(0, 10, 0.05)
+    record = sid.TimeSeries(t, np.ones_like(t), None, intersample="zoh")
+    z = sid.simulate(system, record, {"omega_n": 2.0, "zeta": 0.1}, x0=0.0, substeps=16)["z"].to_numpy()
+    y = z + 0.01 * np.random.default_rng(0).normal(size=t.size)
+    later = np.append(t, 2 * t[-1] - t[-2])  # a filter that steps before it looks at a measurement
+    return system, sid.TimeSeries(later, np.ones(later.size), np.append(np.nan, y), intersample="zoh")
+
+
+def cost(n: int) -> dict[str, Any]:
+    """Several starts beside one, from good guesses."""
+    print("\nWhat several starts cost: evaluations (value and derivatives) and seconds")
+    system, record = step_response()
+    ekf = sid.ExtendedKalman(Q=1e-4, R=1e-4, substeps=1)
+    cases: dict[str, tuple[Any, ...]] = {
+        "reference": (system, record, {"omega_n": 2.5, "zeta": 0.5}, {"predictor": ekf, "x0": 0.0}),
+        "quickstart": (DUFFING, quickstart_record(0), GUESSES["rough guess"], {}),
+    }
+    if os.environ.get("PM_SYSID_DATA"):
+        guess = {"m": 5e-6, "c": 2e-4, "k": 1.0, "k3": 4.0, "offset": 0.0}
+        arrow = sid.ExtendedKalman(substeps=4)
+        cases["Silverbox"] = (sid.models.duffing(offset=True), sid.datasets.silverbox("train"), guess, {"predictor": arrow})
+    results = {}
+    for name, (model, data, guess, options) in cases.items():
+        for starts in (1, 8):
+            sid.fit_pem(model, data, guess, starts=starts, **options)  # compiles
+            begin = time.perf_counter()
+            fit = sid.fit_pem(model, data, guess, starts=starts, **options)
+            seconds = time.perf_counter() - begin
+            values = ", ".join(f"{k} {v:.8g}" for k, v in zip(fit.names, fit.x, strict=True))
+            print(
+                f"  {name}, starts={starts}: {fit.nfev} values, {fit.njev} with derivatives, {seconds:.4f} s; {values}",
+                flush=True,
+            )
+            results[f"{name}, {starts}"] = {"nfev": fit.nfev, "njev": fit.njev, "seconds": seconds, "x": fit.x.tolist()}
+    return results
+
+
+SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
+    "spread": (spread, 200), "prior": (prior, 500), "tanks": (tanks, 1), "cost": (cost, 1),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Print the sections and save them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", help=", ".join(SECTIONS))
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    logging.getLogger("pm_sysid").setLevel(logging.WARNING)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "pem_spread.json"
+    results = json.loads(path.read_text()) if path.exists() else {}
+    for name in options.sections or SECTIONS:
+        function, n = SECTIONS[name]
+        results[name] = function(max(n // 10, 2) if options.quick else n)
+        path.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

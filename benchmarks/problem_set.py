@@ -1,0 +1,389 @@
+"""Problems with a known answer, each under rough priors: what samplers and searches are compared on.
+
+Each function builds one problem: a model, its record, and what is known about its posterior. Published posteriors and
+quadrature are answers by themselves. Where a record is simulated, the parameters it was made with lead to one:
+:func:`reference` climbs from them to the mode and weights draws from a t distribution there. ``PROBLEMS`` has all functions by
+name. The substeps suffice where the posterior is, which need not be so at the model's initial point; ``substeps="auto"`` and
+other numbers are an argument.
+
+Run: ``uv run benchmarks/problem_set.py`` prints the answer of each problem; names as arguments choose some. The tanks need
+the folder of their record (``cascaded_tanks.npz``) in ``PM_SYSID_DATA``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from scipy.special import logsumexp
+from scipy.stats import multivariate_t, norm
+
+import pm_sysid as sid
+from pm_sysid.likelihood.coordinates import Coordinates
+
+HARE = [30, 47.2, 70.2, 77.4, 36.3, 20.6, 18.1, 21.4, 22, 25.4, 27.1, 40.3, 57, 76.6, 52.3, 19.5, 11.2, 7.6, 14.6, 16.2, 24.7]
+LYNX = [4, 6.1, 9.8, 35.2, 59.4, 41.7, 19, 13, 8.3, 9.1, 7.4, 8, 12.3, 19.5, 45.7, 51.1, 29.7, 15.8, 9.7, 10.1, 8.6]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known about a posterior.
+
+    Attributes
+    ----------
+    mean, sd : dict
+        Posterior means and standard deviations by free variable; empty where nothing is known before :func:`reference`.
+    truth : dict
+        Free variables that a simulated record was made with, or that a published fit has; where to look for the best mode.
+    log_evidence : float, optional
+        Log evidence, where it is exact.
+    shares : dict
+        Posterior mass of each mode by a name, where there are several.
+    source : str
+        Where this is from.
+    """
+
+    mean: Mapping[str, Any] = field(default_factory=dict)
+    sd: Mapping[str, Any] = field(default_factory=dict)
+    truth: Mapping[str, Any] = field(default_factory=dict)
+    log_evidence: float | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+
+class Problem(NamedTuple):
+    """A model, what is known about its posterior, and what it was made of (``system`` is None for models without ODE)."""
+
+    name: str
+    model: pm.Model
+    answer: Answer
+    record: sid.TimeSeries | None = None
+    system: sid.System | None = None
+
+
+def lotka_volterra(substeps: Any = 8) -> Problem:
+    """Hare and lynx, 1900 to 1920; its priors leave the initial point of the model without a solution."""
+    system = sid.System(
+        lambda t, x, u, p: ((p.alpha - p.beta * x.v) * x.u, (-p.gamma + p.delta * x.u) * x.v),
+        states=("u", "v"),
+        params=("alpha", "beta", "gamma", "delta"),
+        observe=lambda t, x, dx, u, p: (pt.log(x.u), pt.log(x.v)),
+    )
+    record = sid.TimeSeries(np.arange(21.0), None, np.log(np.c_[HARE, LYNX]))
+    with pm.Model() as model:
+        p = {n: pm.TruncatedNormal(n, 1.0, 0.5, lower=0) for n in ("alpha", "gamma")}
+        p |= {n: pm.TruncatedNormal(n, 0.05, 0.05, lower=0) for n in ("beta", "delta")}
+        z = pm.LogNormal("z_init", np.log(10), 1, shape=2)
+        sigma = pm.LogNormal("sigma", -1, 1, shape=2)
+        _filter("y", system, record, p, noise=sigma, x0={"u": z[0], "v": z[1]}, substeps=substeps)
+    mean = {"alpha": 0.55, "beta": 0.028, "gamma": 0.80, "delta": 0.024, "z_init": [33.98, 5.95], "sigma": [0.25, 0.25]}
+    sd = {"alpha": 0.07, "beta": 0.004, "gamma": 0.10, "delta": 0.004, "z_init": [2.94, 0.54], "sigma": [0.05, 0.05]}
+    answer = Answer(mean, sd, mean, source="Carpenter, Predator-Prey Population Dynamics (Stan case study, 2018)")
+    return Problem("lotka_volterra", model, answer, record, system)
+
+
+def fitzhugh_nagumo(seed: int = 0, substeps: Any = 8) -> Problem:
+    """Spiking neuron, 41 samples half a unit apart; priors of Campbell and Steele (2012)."""
+    system = sid.System(
+        lambda t, x, u, p: (p.c * (x.V - x.V**3 / 3 + x.R), -(x.V - p.a + p.b * x.R) / p.c),
+        states=("V", "R"),
+        params=("a", "b", "c"),
+        observe=lambda t, x, dx, u, p: (x.V, x.R),
+    )
+    truth = {"a": 0.2, "b": 0.2, "c": 3.0, "x0": [-1.0, 1.0], "sigma": [0.2, 0.2]}
+    record = _measured(system, np.arange(41) * 0.5, truth, truth["x0"], 0.2, seed)
+    with pm.Model() as model:
+        p = {"a": pm.Normal("a", 0, 0.4), "b": pm.Normal("b", 0, 0.4), "c": pm.ChiSquared("c", 2)}
+        x0 = pm.Normal("x0", 0, 2, shape=2)
+        sigma = pm.HalfNormal("sigma", 1, shape=2)
+        _filter("y", system, record, p, noise=sigma, x0={"V": x0[0], "R": x0[1]}, substeps=substeps)
+    source = "simulated; Campbell and Steele, Smooth functional tempering (Statistics and Computing, 2012)"
+    return Problem("fitzhugh_nagumo", model, Answer(truth=truth, source=source), record, system)
+
+
+def goodwin(seed: int = 0, substeps: Any = 8) -> Problem:
+    """Genetic oscillator of three concentrations, of which two are measured, only after the transient."""
+    system = sid.System(
+        lambda t, x, u, p: (
+            p.a1 / (1 + p.a2 * x.x3**10) - p.alpha * x.x1,
+            p.k1 * x.x1 - p.alpha * x.x2,
+            p.k2 * x.x2 - p.alpha * x.x3,
+        ),
+        states=("x1", "x2", "x3"),
+        params=("a1", "a2", "alpha", "k1", "k2"),
+        observe=lambda t, x, dx, u, p: (x.x1, x.x2),
+    )
+    truth = {"a1": 1.0, "a2": 3.0, "alpha": 0.5, "k1": 2.0, "k2": 1.0, "sigma": 0.1}
+    record = _measured(system, np.arange(81.0), truth, 0.0, 0.1, seed)
+    y = record.output_matrix.copy()
+    y[:41] = np.nan
+    record = record.replace(y=y)
+    with pm.Model() as model:
+        p = {name: pm.Gamma(name, 2, 1) for name in system.params}
+        sigma = pm.HalfNormal("sigma", 0.5)
+        _filter("y", system, record, p, noise=sigma, x0=0.0, solver=sid.EK1(order=3), substeps=substeps)
+    source = "simulated; Calderhead and Girolami, Estimating Bayes factors (CSDA, 2009)"
+    return Problem("goodwin", model, Answer(truth=truth, source=source), record, system)
+
+
+def hes1(seed: int = 0, substeps: Any = 8) -> Problem:
+    """Oscillation of Hes1 over four hours: protein and mRNA are measured in turn, in logarithms, the third quantity never."""
+    system = sid.System(
+        lambda t, x, u, p: (
+            -p.a * pt.exp(x.h) + p.b * pt.exp(x.m - x.p) - p.c,
+            -p.d + p.e * pt.exp(-x.m) / (1 + pt.exp(2 * x.p)),
+            -p.a * pt.exp(x.p) + p.f * pt.exp(-x.h) / (1 + pt.exp(2 * x.p)) - p.g,
+        ),
+        states=("p", "m", "h"),
+        params=tuple("abcdefg"),
+        observe=lambda t, x, dx, u, p: (x.p, x.m),
+    )
+    truth: dict[str, Any] = {"a": 0.022, "b": 0.3, "c": 0.031, "d": 0.028, "e": 0.5, "f": 20.0, "g": 0.3}
+    truth |= {"x0": np.log([1.439, 2.037, 17.904]), "sigma": 0.15}
+    record = _measured(system, np.arange(33) * 7.5, truth, truth["x0"], 0.15, seed)
+    y = record.output_matrix.copy()
+    y[1::2, 0] = np.nan
+    y[0::2, 1] = np.nan
+    record = record.replace(y=y)
+    with pm.Model() as model:
+        p = {name: pm.LogNormal(name, np.log(0.1), 1.5) for name in "abcdg"}
+        p |= {"e": pm.LogNormal("e", 0, 1.5), "f": pm.LogNormal("f", np.log(10), 1.5)}
+        x0 = pm.Normal("x0", [1.0, 1.0, 2.0], [1.0, 1.0, 1.5])
+        sigma = pm.HalfNormal("sigma", 0.5)
+        start = {"p": x0[0], "m": x0[1], "h": x0[2]}
+        _filter("y", system, record, p, noise=sigma, x0=start, solver=sid.EK1(order=3), substeps=substeps)
+    source = "simulated; Hirata et al., Oscillatory expression of Hes1 (Science, 2002); Yang, Wong and Kou (PNAS, 2021)"
+    return Problem("hes1", model, Answer(truth=truth, source=source), record, system)
+
+
+def pendulum(seed: int = 0, substeps: Any = 4) -> Problem:
+    """Free swing, slowed by viscous, dry and quadratic damping; the frequency is hardly known before."""
+    system = sid.System(
+        lambda t, x, u, p: (
+            x.omega,
+            -p.k * pt.sin(x.theta) - p.c * x.omega - p.dry * pt.tanh(x.omega / 0.05) - p.quadratic * x.omega * abs(x.omega),
+        ),
+        states=("theta", "omega"),
+        params=("k", "c", "dry", "quadratic"),
+        observe=lambda t, x, dx, u, p: x.theta,
+    )
+    truth = {"k": 20.0, "c": 0.05, "dry": 0.15, "quadratic": 0.03, "x0": [1.5, 0.0], "noise": 0.02}
+    record = _measured(system, np.arange(400) * 0.05, truth, truth["x0"], 0.02, seed)
+    record = record.replace(y=record.output_matrix[:, 0])
+    with pm.Model() as model:
+        p = {
+            "k": pm.LogNormal("k", np.log(10), 1),
+            "c": pm.HalfNormal("c", 0.5),
+            "dry": pm.HalfNormal("dry", 0.5),
+            "quadratic": pm.HalfNormal("quadratic", 0.2),
+        }
+        x0 = pm.Normal("x0", 0, [2, 5], shape=2)
+        noise = pm.HalfNormal("noise", 0.5)
+        _filter("y", system, record, p, noise=noise, x0={"theta": x0[0], "omega": x0[1]}, substeps=substeps)
+    return Problem("pendulum", model, Answer(truth=truth, source="simulated"), record, system)
+
+
+def tanks(substeps: Any = 2) -> Problem:
+    """Cascaded tanks with square-root flow, a measured record; nobody knows the level of the upper tank at the start."""
+    folder = os.environ.get("PM_SYSID_DATA")
+    path = Path(folder or "") / "cascaded_tanks.npz"
+    if not folder or not path.exists():
+        raise FileNotFoundError("the tanks need the folder of cascaded_tanks.npz in the environment variable PM_SYSID_DATA.")
+    with np.load(path) as arrays:
+        u, y, step = arrays["train_u_V"], arrays["train_y_V"], float(arrays["Ts_s"])
+    record = sid.TimeSeries(np.arange(len(y)) * step, u, y, intersample="zoh")
+    system = sid.models.cascaded_tanks(h_s=0.1)
+    with pm.Model() as model:
+        p = {name: pm.LogNormal(name, np.log(0.05), 1) for name in system.params}
+        x0 = pm.Normal("x0", 5, 3, shape=2)
+        noise = pm.HalfNormal("noise", 1)
+        _filter("y", system, record, p, noise=noise, x0={"h1": x0[0], "h2": x0[1]}, substeps=substeps)
+    source = "measured; Schoukens et al., Cascaded tanks benchmark (2016); the best mode that anything has found"
+    return Problem("tanks", model, Answer(source=source), record, system)
+
+
+def three_modes(sigma: float = 0.1, samples: int = 200, cut: float = -1.0, seed: int = 0) -> Problem:
+    """Two signs that the record cannot tell, of which a constraint forbids one pair: three modes, exact by quadrature."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, samples)
+    y = 1.0 + 0.5 * x + sigma * rng.standard_normal(samples)
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Potential("cut", pt.switch(a + b > cut, 0.0, -np.inf))
+        pm.Normal("y", a**2 + b**2 * x, sigma, observed=y)
+    grid_a, grid_b = np.linspace(0.5, 1.5, 2001), np.linspace(1e-3, 1.5, 2001)
+    q, r = (np.polynomial.polynomial.polyvander(g**2, 1) for g in (grid_a, grid_b))
+    sums = np.array([[y @ y, y @ x], [y.sum(), samples], [x @ x, x.sum()]])
+    squares = (
+        sums[0, 0]
+        - 2 * q[:, 1:] * sums[1, 0]
+        - 2 * r[:, 1] * sums[0, 1]
+        + q[:, 1:] ** 2 * samples
+        + 2 * q[:, 1:] * r[:, 1] * sums[2, 1]
+        + r[:, 1] ** 2 * sums[2, 0]
+    )
+    log_density = -0.5 * squares / sigma**2 - samples * np.log(sigma * np.sqrt(2 * np.pi))
+    log_density = log_density - 0.5 * (grid_a[:, None] ** 2 + grid_b**2) - np.log(2 * np.pi)
+    area = np.log((grid_a[1] - grid_a[0]) * (grid_b[1] - grid_b[0]))
+    masses = {}
+    for name, s, t in (("++", 1, 1), ("+-", 1, -1), ("-+", -1, 1), ("--", -1, -1)):
+        allowed = s * grid_a[:, None] + t * grid_b > cut
+        masses[name] = logsumexp(np.where(allowed, log_density, -np.inf)) + area
+    total = logsumexp(list(masses.values()))
+    shares = {name: float(np.exp(mass - total)) for name, mass in masses.items() if mass > total - 20}
+    evidence = float(total - norm.logsf(cut / np.sqrt(2)))
+    answer = Answer(truth={"a": 1.0, "b": 0.5**0.5}, log_evidence=evidence, shares=shares, source="quadrature")
+    return Problem("three_modes" if sigma > 0.05 else "three_narrow_modes", model, answer)
+
+
+def three_narrow_modes() -> Problem:
+    """The three modes with a tenth of the noise."""
+    return three_modes(sigma=0.01)
+
+
+def ridge(sigma: float = 0.1, samples: int = 20, seed: int = 0) -> Problem:
+    """Only a product of two unknowns plus half a third is measured: two curved ridges, exact by quadrature over one unknown."""
+    rng = np.random.default_rng(seed)
+    y = 1.0 + sigma * rng.standard_normal(samples)
+    with pm.Model() as model:
+        a, b, c = pm.Normal("a"), pm.Normal("b"), pm.Normal("c")
+        pm.Normal("y", a * b + c / 2, sigma, observed=y)
+    # Given a the rest is linear and Gaussian, and the mean of the record is all that counts.
+    grid = np.linspace(-10, 10, 200_001)
+    variance = grid**2 + 0.25 + sigma**2 / samples
+    log_density = norm.logpdf(grid) + norm.logpdf(y.mean(), 0, np.sqrt(variance))
+    total = logsumexp(log_density)
+    w = np.exp(log_density - total)
+    c_mean = 0.5 / variance * y.mean()
+    mean = {"a": 0.0, "b": 0.0, "c": float(w @ c_mean)}
+    sd_a = float(np.sqrt(w @ grid**2))
+    sd = {"a": sd_a, "b": sd_a, "c": float(np.sqrt(w @ (c_mean**2 + 1 - 0.25 / variance) - mean["c"] ** 2))}
+    others = norm.logpdf(y, y.mean(), sigma).sum() - norm.logpdf(0, 0, sigma / np.sqrt(samples))
+    evidence = float(total + np.log(grid[1] - grid[0]) + others)
+    return Problem("ridge", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "lotka_volterra": lotka_volterra,
+    "fitzhugh_nagumo": fitzhugh_nagumo,
+    "goodwin": goodwin,
+    "hes1": hes1,
+    "pendulum": pendulum,
+    "tanks": tanks,
+    "three_modes": three_modes,
+    "three_narrow_modes": three_narrow_modes,
+    "ridge": ridge,
+}
+
+
+class Reference(NamedTuple):
+    """A mode that was climbed to, and the posterior around it by importance sampling.
+
+    ``logp`` is the log posterior density at the mode (unconstrained space), ``mean`` and ``sd`` are by free variable, ``ess``
+    is the effective number of ``draws``: below some hundred the mode is not all there is, or not like a t distribution.
+    """
+
+    logp: float
+    mean: dict[str, np.ndarray]
+    sd: dict[str, np.ndarray]
+    log_evidence: float
+    error: float
+    ess: float
+    draws: int
+
+
+def reference(problem: Problem, start: Mapping[str, Any] | None = None, draws: int = 20_000, seed: int = 0) -> Reference:
+    """Posterior of a problem around the mode that ``start`` (default: the truth) leads to; other modes are not looked for.
+
+    The proposal is a t distribution with five degrees of freedom, fitted to the weighted draws and used again ten times. The
+    evidence is divided by the prior mass that the potentials leave.
+    """
+    given = problem.answer.truth if start is None else start
+    mode = sid.find_mode(problem.model, start=dict(given), progressbar=False)
+    target = sid.Target(problem.model)
+    rng = np.random.default_rng(seed)
+    centre, covariance = mode.point, mode.covariance
+    for _ in range(10):
+        root = np.linalg.cholesky(covariance)
+        x, log_q = _t_draws(rng, centre, root, draws)
+        prior = target.log_prior(x)
+        log_w = np.where(np.isfinite(prior), prior, -np.inf)
+        fine = np.isfinite(log_w)
+        log_w[fine] += target.log_likelihood(x[fine])
+        log_w -= log_q
+        w = np.exp(log_w - logsumexp(log_w))
+        # Tempered where few draws carry all, so that the next proposal is not fitted to a handful.
+        v = w
+        while 1 / np.sum(v**2) < 20 * target.size:
+            v = np.sqrt(v) / np.sqrt(v).sum()
+        centre = v @ x
+        covariance = (x - centre).T @ (v[:, None] * (x - centre)) + 1e-12 * np.diag(np.diag(covariance))
+    values = target.constrained(x)
+    names = [rv.name for rv in problem.model.free_RVs]
+    mean = {name: np.tensordot(w, values[name], 1) for name in names}
+    sd = {name: np.sqrt(np.tensordot(w, (values[name] - mean[name]) ** 2, 1)) for name in names}
+    ess = 1 / np.sum(w**2)
+    allowed = _allowed(problem.model, rng) if problem.model.potentials else 1.0
+    evidence = logsumexp(log_w) - np.log(draws) - np.log(allowed)
+    return Reference(mode.logp, mean, sd, float(evidence), float(np.sqrt(1 / ess - 1 / draws)), float(ess), draws)
+
+
+def _t_draws(rng: np.random.Generator, centre: np.ndarray, root: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of a t distribution with five degrees of freedom, and their log density."""
+    z = rng.standard_normal((n, centre.size)) / np.sqrt(rng.chisquare(5, n) / 5)[:, None]
+    x = centre + z @ root.T
+    return x, multivariate_t(centre, root @ root.T, df=5).logpdf(x)
+
+
+def _allowed(model: pm.Model, rng: np.random.Generator, draws: int = 1_000_000) -> float:
+    """Share of the prior that the potentials leave."""
+    free = pm.draw(list(model.free_RVs), draws=draws, random_seed=int(rng.integers(2**31)))
+    coordinates = Coordinates(model)
+    names = [rv.name for rv in model.free_RVs]
+    return float(np.mean(np.exp(coordinates.potential(coordinates.unconstrained(dict(zip(names, free, strict=True)))))))
+
+
+def _measured(system: sid.System, t: np.ndarray, truth: Mapping[str, Any], x0: Any, noise: float, seed: int) -> sid.TimeSeries:
+    """Record of a simulated run with noise added."""
+    params = {name: truth[name] for name in system.params}
+    start = dict(zip(system.states, np.broadcast_to(x0, len(system.states)), strict=True))
+    run = sid.simulate(system, sid.TimeSeries(t, None), params, x0=start, substeps=64)
+    y = np.stack([run[name].values for name in system.outputs], axis=1)
+    return sid.TimeSeries(t, None, y + noise * np.random.default_rng(seed).standard_normal(y.shape))
+
+
+def _filter(*args: Any, **options: Any) -> None:
+    """An ODE filter whose substeps are not judged at the model's initial point, far from where they matter."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sid.SubstepWarning)
+        sid.ODEFilter(*args, **options)
+
+
+def main() -> None:
+    for name in sys.argv[1:] or PROBLEMS:
+        begin = time.perf_counter()
+        problem = PROBLEMS[name]()
+        found = reference(problem)
+        print(
+            f"{name}: log posterior {found.logp:.3f}, log evidence {found.log_evidence:.3f} +- {found.error:.3f} of one mode, "
+            f"{found.ess:.0f} of {found.draws} draws effective, {time.perf_counter() - begin:.0f} s"
+        )
+        if problem.answer.log_evidence is not None:
+            print(f"  exact log evidence {problem.answer.log_evidence:.3f}, shares {problem.answer.shares}")
+        for key, value in found.mean.items():
+            known = problem.answer.mean.get(key, problem.answer.truth.get(key, ""))
+            print(f"  {key:10s} {np.round(value, 4)} +- {np.round(found.sd[key], 4)}; known: {known}")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore", RuntimeWarning)
+    main()

@@ -1,0 +1,289 @@
+"""Posteriors with known answers, from rough priors, by every method that applies: right, or said so, or confidently wrong.
+
+A run is right if every posterior mean is within 0.3 standard deviations of the reference, every standard deviation within a
+third of it, every share of a mode within 0.1, and the log evidence (where the method gives one) within four of its errors and
+0.3. It *said* that something is wrong if it raised an error, or if its own diagnostics speak against it: R-hat above 1.01,
+fewer than 400 effective draws, divergences, a doubt about the evidence. A wrong run that said nothing is confidently wrong.
+
+Run: ``uv run --extra benchmarks benchmarks/problems.py [names of problems]``; ``--seeds N`` (default 20), ``--methods``;
+``--short`` takes five seeds and ``sid.sample``, and fails if a run is confidently wrong. Runs are added to those in the file of
+results, of which they take the place; ``--missing`` leaves out those that are there. The record of the tanks needs
+``PM_SYSID_DATA``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import arviz_stats
+import numpy as np
+import pymc as pm
+import xarray as xr
+from problem_set import PROBLEMS, Problem, reference
+
+import pm_sysid as sid
+
+RESULTS = Path(__file__).parent / "results" / "problems.json"
+#: Processes for the chains of a run (``--cores``); times depend on it, results do not.
+CORES = 2
+
+
+class Truth(NamedTuple):
+    """What a run is compared with: means and standard deviations by variable (None where modes have shares), and evidence."""
+
+    mean: dict[str, np.ndarray] | None
+    sd: dict[str, np.ndarray] | None
+    log_evidence: float
+    error: float
+
+
+def truth_of(problem: Problem) -> Truth:
+    """Exact answers where there are, importance sampling around the mode of the true parameters elsewhere."""
+    answer = problem.answer
+    if answer.shares:
+        assert answer.log_evidence is not None
+        return Truth(None, None, answer.log_evidence, 0.0)
+    if answer.log_evidence is not None:
+        mean, sd = ({name: np.asarray(v) for name, v in values.items()} for values in (answer.mean, answer.sd))
+        return Truth(mean, sd, answer.log_evidence, 0.0)
+    found = reference(problem)
+    if found.ess < 1000:
+        print(f"{problem.name}: the reference is worth {found.ess:.0f} draws only", flush=True)
+    return Truth(found.mean, found.sd, found.log_evidence, found.error)
+
+
+# -- methods --------------------------------------------------------------------------------------------------------------
+
+
+def by_sample(problem: Problem, seed: int) -> xr.DataTree:
+    """One call."""
+    return sid.sample(problem.model, cores=CORES, random_seed=seed, progressbar=False)
+
+
+def by_mode_and_nuts(problem: Problem, seed: int) -> xr.DataTree:
+    """The mode, then NUTS with its curvature."""
+    with problem.model:
+        mode = sid.find_mode(random_seed=seed, progressbar=False)
+        options: dict[str, Any] = {"initvals": mode.initvals, "step": mode.nuts(), "progressbar": False}
+        idata: xr.DataTree = pm.sample(1000, tune=500, chains=4, cores=CORES, random_seed=seed, **options)
+    return idata
+
+
+def by_ibis(problem: Problem, seed: int) -> xr.DataTree:
+    """Sequential sampling."""
+    return sid.sample_ibis(1000, model=problem.model, chains=2, cores=CORES, random_seed=seed, progressbar=False)
+
+
+def by_annealing(problem: Problem, seed: int) -> xr.DataTree:
+    """Data Annealing with its defaults."""
+    with problem.model:
+        options: dict[str, Any] = {"step": sid.DataAnnealing(), "progressbar": False}
+        idata: xr.DataTree = pm.sample(10_000, tune=10_000, chains=4, cores=CORES, random_seed=seed, **options)
+    return idata
+
+
+def by_pymc(problem: Problem, seed: int) -> xr.DataTree:
+    """``pm.sample`` as it comes, with PyMC's own NUTS."""
+    with problem.model:
+        options: dict[str, Any] = {"nuts_sampler": "pymc", "progressbar": False}
+        idata: xr.DataTree = pm.sample(1000, chains=4, cores=CORES, random_seed=seed, **options)
+    return idata
+
+
+def by_nutpie(problem: Problem, seed: int) -> xr.DataTree:
+    """``pm.sample`` with nutpie."""
+    with problem.model:
+        options: dict[str, Any] = {"nuts_sampler": "nutpie", "progressbar": False}
+        idata: xr.DataTree = pm.sample(1000, chains=4, cores=CORES, random_seed=seed, **options)
+    return idata
+
+
+def by_pymc_smc(problem: Problem, seed: int) -> xr.DataTree:
+    """``pm.sample_smc`` with its own kernel."""
+    with problem.model:
+        idata: xr.DataTree = pm.sample_smc(1000, chains=2, cores=CORES, random_seed=seed, progressbar=False)
+    return idata
+
+
+OURS: dict[str, Callable[[Problem, int], xr.DataTree]] = {
+    "sid.sample": by_sample,
+    "sid.sample_ibis": by_ibis,
+    "sid.find_mode + NUTS": by_mode_and_nuts,
+    "sid.DataAnnealing": by_annealing,
+}
+PEERS: dict[str, Callable[[Problem, int], xr.DataTree]] = {"pm.sample": by_pymc, "pm.sample_smc": by_pymc_smc}
+if find_spec("nutpie") is not None:
+    PEERS["nutpie"] = by_nutpie
+METHODS = OURS | PEERS
+
+
+# -- judgement ------------------------------------------------------------------------------------------------------------
+
+
+def shares_of(idata: xr.DataTree) -> np.ndarray:
+    """Mass in the quadrants of the problem with three modes: both positive, a alone, b alone."""
+    a, b = (idata["posterior"][n].values.ravel() for n in ("a", "b"))
+    return np.array([np.mean((a * s > 0) & (b * t > 0)) for s, t in ((1, 1), (1, -1), (-1, 1))])
+
+
+def evidence_of(idata: xr.DataTree) -> tuple[float, float]:
+    """Log evidence of a run and its error, NaN where it gives none."""
+    try:
+        found = sid.log_evidence(idata)
+    except ValueError:
+        return float("nan"), float("nan")
+    return found.value, float(np.nan_to_num(found.error))
+
+
+def errors_of(problem: Problem, truth: Truth, idata: xr.DataTree) -> list[str]:
+    """What is wrong with a run, by the reference."""
+    wrong = []
+    if truth.mean is None or truth.sd is None:
+        off = np.max(np.abs(shares_of(idata) - np.array(list(problem.answer.shares.values()))[:3]))
+        if off > 0.1:
+            wrong.append(f"shares off by {off:.2f}")
+    else:
+        for name, mean in truth.mean.items():
+            draws = idata["posterior"][name].values
+            draws = draws.reshape(-1, *draws.shape[2:])
+            away = float(np.max(np.abs(draws.mean(axis=0) - mean) / truth.sd[name]))
+            ratio = np.atleast_1d(draws.std(axis=0) / truth.sd[name])
+            if away > 0.3:
+                wrong.append(f"mean of {name} off by {away:.2f} sd")
+            if ratio.max() > 4 / 3 or ratio.min() < 3 / 4:
+                wrong.append(f"sd of {name} {ratio[np.argmax(np.abs(np.log(ratio)))]:.2f} times the right one")
+    value, error = evidence_of(idata)
+    if np.isfinite(value) and abs(value - truth.log_evidence) > 4 * np.hypot(error, truth.error) + 0.3:
+        wrong.append(f"log evidence off by {value - truth.log_evidence:+.2f} (stated error {error:.2f})")
+    return wrong
+
+
+def said_by(idata: xr.DataTree) -> list[str]:
+    """What a run says against itself."""
+    said = []
+    table = arviz_stats.summary(idata, kind="diagnostics", round_to="none")
+    if not float(table["r_hat"].astype(float).max()) <= 1.01:
+        said.append(f"R-hat {float(table['r_hat'].astype(float).max()):.2f}")
+    ess = float(np.nanmin(table[["ess_bulk", "ess_tail"]].astype(float).to_numpy()))
+    if ess < 400:
+        said.append(f"{ess:.0f} effective draws")
+    statistics = idata["sample_stats"]
+    if "diverging" in statistics and int(statistics["diverging"].sum()):
+        said.append(f"{int(statistics['diverging'].sum())} divergences")
+    try:
+        said += [doubt] if (doubt := sid.log_evidence(idata).doubt) else []
+    except ValueError:
+        pass
+    if not idata.attrs.get("trusted", 1):
+        said.append("verdict")
+    return said
+
+
+def one(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any]:
+    """One run, judged."""
+    begun = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            idata = METHODS[method](problem, seed)
+        except Exception as error:
+            wrong, said = ["no result"], [f"{type(error).__name__}: {str(error)[:80]}"]
+            return {"right": False, "said": True, "wrong": wrong, "says": said, "seconds": time.perf_counter() - begun}
+        seconds = time.perf_counter() - begun
+        wrong, said = errors_of(problem, truth, idata), said_by(idata)
+    value, error = evidence_of(idata)
+    z = (value - truth.log_evidence) / np.hypot(max(error, 1e-9), truth.error)
+    evaluations = float("nan")
+    if "evaluations" in idata["sample_stats"] and "time_index" in idata["sample_stats"]:
+        statistics = sid.stages(idata)
+        evaluations = float(statistics["evaluations"].max("stage").sum() / statistics["time_index"].max())
+    elif "n_steps" in idata["sample_stats"]:
+        evaluations = float(idata["sample_stats"]["n_steps"].sum())
+    return {
+        "right": not wrong, "said": bool(said), "wrong": wrong, "says": said, "seconds": seconds,
+        "evaluations": evaluations, "log_evidence": value, "error": error, "z": float(z),
+    }  # fmt: skip
+
+
+def line(name: str, method: str, runs: list[dict[str, Any]]) -> str:
+    """A row of the table."""
+    right = sum(r["right"] for r in runs)
+    said = sum(not r["right"] and r["said"] for r in runs)
+    silent = sum(not r["right"] and not r["said"] for r in runs)
+    seconds = np.median([r["seconds"] for r in runs])
+    evaluations = [r.get("evaluations", np.nan) for r in runs]
+    known = f"{np.nanmedian(evaluations):9.0f}" if np.isfinite(evaluations).any() else " " * 9
+    z = np.array([r.get("z", np.nan) for r in runs])
+    spread = f"{np.nanstd(z, ddof=1):6.2f}" if np.isfinite(z).sum() > 2 else " " * 6
+    return f"{name:20s} {method:22s} {right:3d} of {len(runs):2d} {said:5d} {silent:8d} {seconds:9.1f} {known} {spread}"
+
+
+def runs_of(
+    problem: Problem, truth: Truth, method: str, seeds: range, known: list[dict[str, Any]], missing: bool
+) -> Iterator[list[dict[str, Any]]]:
+    """Runs of a method in the order of their seeds, those that are known among them, after each new one."""
+    kept = {run["seed"]: run for run in known}
+    for seed in seeds:
+        if not (missing and seed in kept):
+            kept[seed] = {"seed": seed, **one(problem, truth, method, seed)}
+        yield [kept[seed] for seed in sorted(kept)]
+
+
+def main() -> None:
+    global CORES
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="*", default=[])
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--methods", nargs="*", default=None, choices=METHODS)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--missing", action="store_true", help="only runs that are not in the file")
+    parser.add_argument("--cores", type=int, default=CORES)
+    options = parser.parse_args()
+    CORES = options.cores
+    logging.getLogger("pymc").setLevel(logging.CRITICAL)
+    logging.getLogger("pm_sysid").setLevel(logging.CRITICAL)
+    chosen = options.methods or (["sid.sample"] if options.short else list(METHODS))
+    seeds = range(5 if options.short else options.seeds)
+    saved = RESULTS.exists() and not options.short
+    results: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(RESULTS.read_text()) if saved else {}
+    header = (
+        f"{'problem':20s} {'method':22s} {'right':>9s} {'said':>5s} {'silent':>8s} {'seconds':>9s} {'evals':>9s} {'z sd':>6s}"
+    )
+    print(header, flush=True)
+    silent = 0
+    for name in options.problems or PROBLEMS:
+        if name == "tanks" and not os.environ.get("PM_SYSID_DATA"):
+            print("tanks                left out: PM_SYSID_DATA is not set")
+            continue
+        problem = PROBLEMS[name]()
+        truth = truth_of(problem)
+        kept = results.setdefault(name, {})
+        for method in chosen:
+            for runs in runs_of(problem, truth, method, seeds, kept.get(method, []), options.missing):
+                kept[method] = runs
+                if not options.short:
+                    RESULTS.parent.mkdir(exist_ok=True)
+                    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+            runs = kept[method]
+            print(line(name, method, runs), flush=True)
+            for found in runs:
+                if found["wrong"]:
+                    said = "; ".join(found["says"]) or "nothing"
+                    print(f"    seed {found['seed']}: {'; '.join(found['wrong'])} -- says: {said}"[:300], flush=True)
+            silent += sum(not r["right"] and not r["said"] for r in runs) if method in OURS else 0
+    print(f"confidently wrong runs of the package: {silent}")
+    sys.exit(int(silent > 0))
+
+
+if __name__ == "__main__":
+    main()

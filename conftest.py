@@ -1,0 +1,17 @@
+"""Workers of the test run: one file or one test runs in this process, more files in two."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two workers for whole folders, none where single files or tests are named."""
+    named = [argument.partition("::")[0] for argument in config.args]
+    single = len(set(named)) == 1 and named[0].endswith(".py")
+    return 0 if single else 2
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Test files of equal names in several folders: also where ``-o addopts=`` leaves the configured import mode away."""
+    config.option.importmode = "importlib"

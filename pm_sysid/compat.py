@@ -1,0 +1,158 @@
+"""Names of PyMC, PyTensor, ArviZ and numba that their authors may move or change without notice.
+
+All other modules import these names from here, so that a new version of a library is dealt with in one place;
+``tests/unit/test_compat.py`` checks each of them and says which library broke which name. What the libraries document for
+their users (``pymc``, ``pytensor.tensor``, ``pytensor.graph``, ...) is imported from them directly. Only :func:`jax_dispatch`
+imports JAX.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arviz_stats import ELPDData  # base class of criteria of fit
+from arviz_stats.base import array_stats  # statistics of NumPy arrays without labels: ess, rhat
+from numba.core import cgutils  # pieces of LLVM code: functions of other modules, tuples
+from pymc.distributions.shape_utils import change_dist_size  # a random variable with more dimensions
+from pymc.distributions.simulator import SimulatorRV  # class of the random variable of pm.Simulator
+from pymc.logprob.abstract import _logprob as logprob  # dispatch: the log density of a random variable, by its class
+from pymc.logprob.utils import (
+    CheckParameterValue,  # the check of parameters that a log density contains
+    ParameterValueError,  # what this check raises
+)
+from pymc.pytensorf import (
+    join_nonshared_inputs,  # all values of a model as one vector
+    normalize_rng_param,  # a new generator where a random variable was given none
+    replace_rng_nodes,  # generators of their own for a copy of a graph
+    reseed_rngs,  # new seeds for the generators of a compiled function
+)
+from pymc.smc.kernels import SMC_KERNEL  # base class of the kernels of pm.sample_smc
+from pymc.step_methods.compound import (
+    BlockedStep,  # base class of the step methods of pm.sample
+    Competence,  # how well a step method suits a variable
+    StepMethodState,  # base class of the state that a step method saves
+)
+from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator  # leapfrog steps of NUTS for a mass matrix
+from pymc.step_methods.hmc.quadpotential import QuadPotentialFull  # dense mass matrix of NUTS
+from pymc.step_methods.state import dataclass_state  # declares the state of a step method
+from pymc.util import _get_seeds_per_chain as seeds_per_chain  # a seed for each chain, as the samplers choose them
+from pymc.util import (
+    get_random_generator,  # a generator from a seed, as step methods get it
+    get_value_vars_from_user_vars,  # values of the variables that a user named
+)
+from pytensor.compile.mode import optdb  # the rewrites of all graphs, by name
+from pytensor.graph.fg import FrozenFunctionGraph  # a graph that cannot change, and can be hashed
+from pytensor.graph.replace import _vectorize_node as vectorize_node  # dispatch: how an operation gets batch dimensions
+from pytensor.graph.rewriting.basic import GraphRewriter  # base class of the rewrites of a whole graph
+from pytensor.graph.traversal import (
+    io_toposort,  # operations between inputs and outputs, each after those it needs
+    toposort,  # operations above outputs, each after those it needs
+)
+from pytensor.graph.utils import MissingInputError  # raised where a graph needs a value that nobody gives
+from pytensor.link.numba.cache import compile_numba_function_src  # a Python function from source text, for numba
+from pytensor.link.numba.dispatch import numba_funcify  # dispatch: an operation as a numba function
+from pytensor.link.numba.dispatch.basic import (
+    generate_fallback_impl,  # an operation's Python code, called from numba
+    numba_njit,  # numba.njit with PyTensor's options
+    register_funcify_and_cache_key,  # dispatch: an operation as a numba function with a key of the disk cache
+)
+from pytensor.tensor.basic import Alloc, ExtractDiag, Eye, Join, MakeVector, ScalarFromTensor, TensorFromScalar  # operations
+from pytensor.tensor.blockwise import (
+    Blockwise,  # an operation on the last dimensions, repeated over the first ones
+    vectorize_node_fallback,  # batch dimensions by Blockwise
+)
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise  # operations
+from pytensor.tensor.math import Dot, Sum  # operations
+from pytensor.tensor.rewriting.basic import (
+    register_specialize,  # adds a rewrite to the stage "specialize"
+    register_stabilize,  # adds a rewrite to the stage "stabilize"
+)
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape  # operations
+from pytensor.tensor.subtensor import (
+    IncSubtensor,  # operation: x[index] += y
+    Subtensor,  # operation: x[index]
+    indices_from_subtensor,  # the indices of these operations
+)
+from pytensor.tensor.type_other import NoneTypeT  # type of the constant None in a graph
+
+__all__ = [
+    "SMC_KERNEL",
+    "Alloc",
+    "BlockedStep",
+    "Blockwise",
+    "CAReduce",
+    "CheckParameterValue",
+    "Competence",
+    "CpuLeapfrogIntegrator",
+    "DimShuffle",
+    "Dot",
+    "ELPDData",
+    "Elemwise",
+    "ExtractDiag",
+    "Eye",
+    "FrozenFunctionGraph",
+    "GraphRewriter",
+    "IncSubtensor",
+    "Join",
+    "MakeVector",
+    "MissingInputError",
+    "NoneTypeT",
+    "ParameterValueError",
+    "QuadPotentialFull",
+    "Reshape",
+    "ScalarFromTensor",
+    "Shape",
+    "Shape_i",
+    "SimulatorRV",
+    "SpecifyShape",
+    "StepMethodState",
+    "Subtensor",
+    "Sum",
+    "TensorFromScalar",
+    "array_stats",
+    "cgutils",
+    "change_dist_size",
+    "compile_numba_function_src",
+    "dataclass_state",
+    "elpd_table",
+    "generate_fallback_impl",
+    "get_random_generator",
+    "get_value_vars_from_user_vars",
+    "indices_from_subtensor",
+    "io_toposort",
+    "jax_dispatch",
+    "join_nonshared_inputs",
+    "logp_dlogp",
+    "logprob",
+    "normalize_rng_param",
+    "numba_funcify",
+    "numba_njit",
+    "optdb",
+    "register_funcify_and_cache_key",
+    "register_specialize",
+    "register_stabilize",
+    "replace_rng_nodes",
+    "reseed_rngs",
+    "seeds_per_chain",
+    "toposort",
+    "vectorize_node",
+    "vectorize_node_fallback",
+]
+
+
+def elpd_table(criterion: ELPDData) -> str:
+    """Header and table of a criterion of fit, as ArviZ prints them."""
+    untyped: Any = criterion
+    return f"{untyped._header()}\n\n{untyped._table()}\n"
+
+
+def jax_dispatch() -> Any:
+    """Dispatch of PyTensor: an operation as a JAX function. Imports JAX."""
+    from pytensor.link.jax.dispatch import jax_funcify
+
+    return jax_funcify
+
+
+def logp_dlogp(step: Any) -> Any:
+    """Log density with its gradient that a gradient-based step method of PyMC compiled."""
+    return step._logp_dlogp_func

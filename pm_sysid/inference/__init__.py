@@ -1,0 +1,1 @@
+"""A posterior in one call."""

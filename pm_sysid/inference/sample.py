@@ -1,0 +1,345 @@
+"""The posterior of a model in one call: global start, steps that suffice, the sampler that fits, and a verdict."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from scipy.special import softmax
+
+from pm_sysid.arguments import among, count, flag, shown, whole_seed
+from pm_sysid.compat import SimulatorRV, array_stats
+from pm_sysid.idata import group
+from pm_sysid.likelihood.coordinates import element_labels, model_of
+from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
+from pm_sysid.likelihood.filter_view import filter_names, filter_view
+from pm_sysid.likelihood.mode import Mode, find_mode
+from pm_sysid.likelihood.target import Target
+from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
+from pm_sysid.sampling.smc.sample_ibis import sample_ibis
+from pm_sysid.sampling.smc.stages import log_evidence
+
+_log = logging.getLogger("pm_sysid")
+
+#: R-hat and effective draws (of all chains together) between which draws are believed (Vehtari et al. 2021).
+GOOD_RHAT, GOOD_ESS = 1.01, 400
+#: R-hat and share of divergences from which on NUTS is given up.
+POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
+#: Share of the posterior mass, by Laplace's approximation, that a second mode must have to count.
+SECOND_MODE = 1e-4
+#: How often sampling begins again because the posterior needs more steps.
+AGAIN = 2
+
+
+def sample(
+    model: pm.Model | None = None,
+    draws: int = 1000,
+    *,
+    method: Literal["auto", "nuts", "ibis"] = "auto",
+    tune: int = 500,
+    chains: int = 4,
+    cores: int | None = None,
+    random_seed: int | None = None,
+    progressbar: bool = True,
+) -> xr.DataTree:
+    """Draw from the posterior of a model, for who wants the posterior and nothing else.
+
+    It composes what can be called alone: :func:`find_mode` looks for the modes from thousands of prior draws;
+    :func:`settle_substeps` takes as many filter steps as the mode needs, and later the posterior; NUTS starts at the mode with
+    the curvature there. Where there are several modes, constraints (potentials) or no single clear maximum, :func:`sample_ibis`
+    takes the place of NUTS, and so it does where the chains of NUTS do not mix. Where the initial state of a nonlinear system
+    is uncertain, :func:`check_initial_state` measures what its linearised marginalisation costs. Every choice is logged, and
+    kept in the attributes of the result with a verdict.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    draws : int, default 1000
+        Draws of each chain.
+    method : {"auto", "nuts", "ibis"}, default "auto"
+        ``"nuts"`` and ``"ibis"`` keep to one sampler, whatever the modes are.
+    tune : int, default 500
+        Tuning steps of NUTS; the mass matrix is known from the mode, so that few are enough.
+    chains, cores : int, optional
+        Chains, and how many of them run at once.
+    random_seed : int, optional
+        One seed gives one result.
+    progressbar : bool, default True
+        Show progress of the searches and the sampler.
+
+    Returns
+    -------
+    xarray.DataTree
+        Posterior and sampler statistics. ``attrs``: ``verdict`` (what to think of the draws, in words), ``trusted`` (1 if
+        nothing is known against them, else 0), ``method``, ``choices`` (what was done, in order, one line each), ``modes`` (how
+        many were found), ``random_seed``, ``seconds``, and the steps of each filter (:func:`substeps_attrs`).
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments out of range, and for models without a likelihood.
+
+    Warns
+    -----
+    UserWarning
+        If the draws cannot be trusted, with the reasons.
+
+    Examples
+    --------
+    >>> import pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     _ = pm.Normal("y", mu, 1.0, observed=[0.5, -0.5, 1.2])
+    ...     idata = sid.sample(draws=500, chains=2, cores=1, random_seed=1, progressbar=False)
+    >>> idata.attrs["method"], idata.attrs["trusted"], round(float(idata.posterior["mu"].mean()), 1)
+    ('nuts', 1, 0.3)
+    """
+    model = model_of(model)
+    draws, tune, chains = count(draws, "draws"), count(tune, "tune"), count(chains, "chains")
+    cores = min(chains, os.cpu_count() or 1) if cores is None else count(cores, "cores")
+    if not among(method, ("auto", "nuts", "ibis")):
+        raise ValueError(f"method is {shown(method)}; give 'auto', 'nuts' or 'ibis'.")
+    flag(progressbar, "progressbar")
+    _check(model)
+    run = _Run(model, draws, tune, chains, cores, whole_seed(random_seed), progressbar)
+    run.prepare()
+    chosen = run.choice() if method == "auto" else method
+    idata, reasons = run.draw(chosen)
+    if method == "auto" and chosen == "nuts" and _mixes_poorly(idata):
+        run.say(f"NUTS is given up ({' '.join(reasons)}); sequential sampling takes its place")
+        try:
+            idata, reasons = run.draw("ibis")
+            chosen = "ibis"
+        except ValueError as error:
+            run.say(f"sequential sampling cannot take this model ({error}); the draws of NUTS stay")
+    return run.finished(idata, chosen, reasons)
+
+
+class _Run:
+    """One call of :func:`sample`: what was found and chosen so far."""
+
+    def __init__(
+        self, model: pm.Model, draws: int, tune: int, chains: int, cores: int, random_seed: int, progressbar: bool
+    ) -> None:
+        self.model, self.draws, self.tune, self.chains, self.cores = model, draws, tune, chains, cores
+        self.random_seed, self.progressbar = random_seed, progressbar
+        self.begun, self.choices = time.perf_counter(), list[str]()
+        self.mode: Mode | None = None
+        self.trouble = self.steps_trouble = ""
+
+    def say(self, choice: str) -> None:
+        """Log a choice, and keep it for the attributes."""
+        self.choices.append(choice)
+        _log.info("sample: %s.", choice)
+
+    def prepare(self) -> None:
+        """Find the modes, and steps that suffice there; a finer filter may have its mode elsewhere."""
+        self._search(None)
+        for _ in range(AGAIN):
+            if self.mode is None or not self._more_steps(self.mode.initvals, "at the mode"):
+                break
+            self._search(self.mode)
+
+    def _search(self, known: Mode | None) -> None:
+        options: dict[str, Any] = {} if known is None else {"start": known.initvals, "prior_draws": 0}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                found = find_mode(self.model, random_seed=self.random_seed, progressbar=self.progressbar, **options)
+            except ValueError as error:
+                self.mode, self.trouble = None, str(error)
+                self.say(f"no mode was found: {error}")
+                return
+        said = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+        if known is not None and known.modes:
+            found = _with_modes(found, known)
+        self.mode, self.trouble = found, " ".join(said)
+        self.say(self.trouble or found.message or f"log posterior {found.logp:.2f} at the mode")
+
+    def _more_steps(self, at: Any, where: str) -> bool:
+        """Settle the filters' steps at points, and say whether there are more than before."""
+        names = filter_names(self.model)
+        if not names:
+            return False
+        before = substeps_attrs(self.model)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            after = settle_substeps(at, model=self.model, where=where)
+        self.steps_trouble = " ".join(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+        rises = [n for n in names if after[n].substeps > before[f"substeps_{n}"]]
+        for name in rises:
+            self.say(f"{name!r} takes {after[name].substeps} steps instead of {before[f'substeps_{name}']}, judged {where}")
+        return bool(rises)
+
+    def choice(self) -> Literal["nuts", "ibis"]:
+        """NUTS where there is one clear maximum and nothing cuts the space."""
+        try:
+            Target(self.model)
+        except ValueError as error:
+            self.say(f"NUTS, since sequential sampling cannot take this model ({error})")
+            return "nuts"
+        if self.mode is None or not self.mode.converged:
+            self.say("sequential sampling, since the search did not end at a clear maximum")
+            return "ibis"
+        if self.model.potentials:
+            self.say("sequential sampling, since potentials may cut the space, where gradients do not help")
+            return "ibis"
+        shares = _shares(self.mode)
+        if np.sum(shares > SECOND_MODE) > 1:
+            by_mode = ", ".join(f"{100 * s:.3g} %" for s in shares)
+            self.say(f"sequential sampling, since there are {len(shares)} modes (shares by Laplace: {by_mode})")
+            return "ibis"
+        self.say("NUTS from the mode, with the curvature there")
+        return "nuts"
+
+    def draw(self, method: str) -> tuple[xr.DataTree, list[str]]:
+        """Draws, sampled again where the posterior needs finer steps, and what speaks against them."""
+        idata = self._nuts() if method == "nuts" else self._ibis()
+        for again in range(AGAIN + 1):
+            if not self._more_steps(idata, "on the posterior"):
+                break
+            if again == AGAIN:
+                self.steps_trouble += " The posterior needs more steps than it was drawn with: sample again."
+            else:
+                idata = self._nuts() if method == "nuts" else self._ibis()
+        return idata, self._reasons(idata, method)
+
+    def _nuts(self) -> xr.DataTree:
+        if self.mode is None:
+            raise ValueError(f"NUTS has no point to start from: {self.trouble} Give method='ibis', or other priors.")
+        rng = np.random.default_rng(self.random_seed)
+        with self.model, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # said in the verdict
+            idata: xr.DataTree = pm.sample(
+                self.draws,
+                tune=self.tune,
+                chains=self.chains,
+                cores=self.cores,
+                random_seed=[int(s) for s in rng.integers(2**31, size=self.chains)],
+                initvals=self.mode.initvals,
+                step=self.mode.nuts(),
+                progressbar=self.progressbar,
+                compute_convergence_checks=False,
+            )
+        return idata
+
+    def _ibis(self) -> xr.DataTree:
+        return sample_ibis(
+            max(self.draws, 20 * self.chains),
+            model=self.model,
+            chains=max(2, min(self.chains, self.cores)),
+            cores=self.cores,
+            random_seed=self.random_seed,
+            progressbar=self.progressbar,
+            compute_convergence_checks=False,
+        )
+
+    def _reasons(self, idata: xr.DataTree, method: str) -> list[str]:
+        """What speaks against the draws."""
+        rhat, worst_rhat, ess, worst_ess = _diagnostics(idata)
+        reasons = []
+        if not rhat <= GOOD_RHAT:
+            reasons.append(f"R-hat of {worst_rhat} is {rhat:.3f} (limit {GOOD_RHAT}): the chains do not agree.")
+        if ess < GOOD_ESS:
+            reasons.append(f"{worst_ess} has {ess:.0f} effective draws (limit {GOOD_ESS}).")
+        if method == "nuts" and (divergences := int(idata["sample_stats"]["diverging"].sum())):
+            reasons.append(f"{divergences} transitions of NUTS diverged: a part of the posterior may not have been reached.")
+        if method == "ibis" and (doubt := log_evidence(idata).doubt):
+            reasons.append(doubt)
+        if method == "nuts" and self.mode is not None and np.sum(_shares(self.mode) > SECOND_MODE) > 1:
+            reasons.append(f"There are {len(self.mode.modes)} modes, and NUTS stays in the one it starts in.")
+        if method == "nuts" and self.trouble:
+            reasons.append(self.trouble)
+        if self.steps_trouble:
+            reasons.append(self.steps_trouble)
+        return [*reasons, *self._initial_states(idata)]
+
+    def _initial_states(self, idata: xr.DataTree) -> list[str]:
+        """What speaks against the linearisation about uncertain initial states."""
+        reasons = []
+        for name in filter_names(self.model):
+            if linearises_initial_state(filter_view(name, self.model)):
+                check = check_initial_state(idata, model=self.model, name=name)
+                self.say(f"the initial state of {name!r} is marginalised linearised: {check.verdict.rstrip('.')}")
+                if check.level == "bad":
+                    reasons.append(check.verdict)
+        return reasons
+
+    def finished(self, idata: xr.DataTree, method: str, reasons: list[str]) -> xr.DataTree:
+        """The result with its attributes and verdict."""
+        trusted = not reasons
+        verdict = "Nothing is known against these draws." if trusted else f"These draws cannot be trusted. {' '.join(reasons)}"
+        self.say(verdict.rstrip("."))
+        idata.attrs.update(
+            verdict=verdict,
+            trusted=int(trusted),
+            method=method,
+            choices="\n".join(self.choices),
+            modes=0 if self.mode is None else max(1, len(self.mode.modes)),
+            random_seed=str(self.random_seed),
+            seconds=time.perf_counter() - self.begun,
+            **substeps_attrs(self.model),
+        )
+        if not trusted:
+            warnings.warn(f"sample: {verdict}", stacklevel=3)
+        return idata
+
+
+def _check(model: pm.Model) -> None:
+    """Refuse models that none of the samplers here can take."""
+    if not model.observed_RVs:
+        raise ValueError("the model has no observed variable; give it a likelihood, such as pm_sysid.ODEFilter.")
+    simulators = [v.name for v in model.observed_RVs if isinstance(v.owner.op, SimulatorRV)]
+    if simulators:
+        raise ValueError(f"{simulators} have no likelihood (pm.Simulator); sample_abc_ns is for such models.")
+
+
+def _with_modes(found: Mode, known: Mode) -> Mode:
+    """A mode that was polished again, with the others that had been found before."""
+    return replace(found, modes=(*found.modes[:1], *known.modes[1:]), message=known.message)
+
+
+def _shares(mode: Mode) -> np.ndarray:
+    """Share of each mode in the posterior, by Laplace's approximation."""
+    evidences = np.array([m.log_evidence for m in mode.modes])
+    if len(evidences) < 2:
+        return np.ones(1)
+    # A place without a maximum's curvature has an unknown share: it counts as much as the best.
+    best = np.nanmax(np.where(np.isfinite(evidences), evidences, np.nan), initial=-1e300)
+    return np.asarray(softmax(np.where(np.isfinite(evidences), evidences, best)))
+
+
+def _mixes_poorly(idata: xr.DataTree) -> bool:
+    """Whether NUTS has to be given up."""
+    rhat, *_ = _diagnostics(idata)
+    diverging = float(idata["sample_stats"]["diverging"].mean())
+    return not rhat <= POOR_RHAT or diverging > MANY_DIVERGENCES
+
+
+def _diagnostics(idata: xr.DataTree) -> tuple[float, str, float, str]:
+    """Largest R-hat and smallest number of effective draws (bulk and tail) of all free elements, and where they are."""
+    posterior = group(idata, "posterior")
+    arrays = {str(k): v.values for k, v in posterior.data_vars.items()}
+    columns = np.concatenate([a.reshape(*a.shape[:2], -1) for a in arrays.values()], axis=2)
+    labels = element_labels({k: a.shape[2:] for k, a in arrays.items()})
+    moving = [k for k in range(len(labels)) if np.ptp(columns[:, :, k]) > 0]
+    rhats = np.array([float(array_stats.rhat(columns[:, :, k], method="rank")) for k in moving])
+    sizes = [
+        min(
+            float(array_stats.ess(columns[:, :, k], method="bulk")),
+            float(array_stats.ess(columns[:, :, k], method="tail", prob=0.1)),
+        )
+        for k in moving
+    ]
+    if not moving:
+        return 1.0, "nothing", float("inf"), "nothing"
+    worst, least = int(np.nanargmax(rhats)), int(np.nanargmin(sizes))
+    return float(rhats[worst]), labels[moving[worst]], float(sizes[least]), labels[moving[least]]

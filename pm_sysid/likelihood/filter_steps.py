@@ -1,0 +1,298 @@
+"""The steps of the ODE filters of a model, changed in place and judged again where its posterior is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+
+from pm_sysid.arguments import among, count, shown, whole
+from pm_sysid.idata import points_of, posterior_of
+from pm_sysid.likelihood.coordinates import model_of
+from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.filter_graph import Unknowns
+from pm_sysid.solve.filter_substeps import LOGLIK_TOLERANCE, LogLikelihoodCriterion, filter_substeps
+from pm_sysid.solve.substeps import LIMIT, StepChoice, settled_substeps
+
+#: Samples, summed over the points, for which a log-likelihood is computed: fewer points for long records, but at least one.
+MOST_EVALUATED = 400_000
+#: A number of steps has to do for this share of the points given.
+SHARE = 0.9
+
+
+def set_substeps(
+    substeps: int | Literal["auto"] | Mapping[str, int | Literal["auto"]], model: pm.Model | None = None
+) -> dict[str, StepChoice]:
+    """Give the ODE filters of a model another number of steps, without building the model anew: :func:`set_data` for steps.
+
+    Functions that are compiled already, such as those of :class:`Target`, take the new steps too, since the arrays of a record
+    are shared variables. A number that is set is obeyed, and not judged.
+
+    Parameters
+    ----------
+    substeps : int, "auto" or mapping by filter name
+        Filter steps in a sampling interval, for every filter or for those named. ``"auto"`` judges them as
+        :class:`ODEFilter` does.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+
+    Returns
+    -------
+    dict of str to StepChoice
+        What each filter of the model takes now.
+
+    Raises
+    ------
+    ValueError
+        For a number that is no positive integer, a name that is no filter, or a model without filters.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> t = np.linspace(0.0, 2.0, 21)
+    >>> with pm.Model() as model:
+    ...     rate = {"rate": pm.LogNormal("rate")}
+    ...     _ = sid.ODEFilter("y", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.1, x0=1.0, substeps=1)
+    ...     sid.set_substeps(4)["y"].substeps
+    4
+    """
+    views = _filters(model)
+    if isinstance(substeps, Mapping):
+        if unknown := [name for name in substeps if name not in views]:
+            raise ValueError(f"substeps are given for {unknown[0]!r}; the filters of the model are {list(views)}.")
+        wanted = dict(substeps)
+    else:
+        wanted = dict.fromkeys(views, substeps)
+    for name, number in wanted.items():
+        if not among(number, ("auto",)) and not whole(number, 1, LIMIT):
+            raise ValueError(f"substeps of {name!r} are {shown(number)}; give a positive integer or 'auto'.")
+    for name, number in wanted.items():
+        view = views[name]
+        if number == "auto":
+            records = _with_measurements(view)
+            choice = filter_substeps(view.problem, records, view.unknowns, "auto", view.model, name)
+        else:
+            choice = StepChoice(int(number), int(number), "nowhere, as it was set", np.nan, False)
+        _put(view, choice)
+    return {name: view.op.grid.choice for name, view in views.items()}
+
+
+def settle_substeps(
+    at: Any, *, model: pm.Model | None = None, points: int = 20, where: str | None = None
+) -> dict[str, StepChoice]:
+    """Judge the steps of the ODE filters of a model at points of its posterior, and take more of them where they are too few.
+
+    The log-likelihood of the record itself is computed again with twice and four times as many steps. Filters that were built
+    with ``substeps="auto"`` take twice as many until that makes less than 0.1 for nine of ten points (and never fewer than
+    they have). Filters with a number of steps keep it; a warning says if it is too small.
+
+    Parameters
+    ----------
+    at : mapping, sequence of mappings, or xarray.DataTree or Dataset
+        A point (values of the free variables by name, such as ``mode.initvals``), several, or posterior draws.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    points : int, default 20
+        About this many of the draws, evenly spaced; fewer for records of more than 20 000 samples.
+    where : str, optional
+        What the points are, in words, for the log and :func:`substeps_attrs`: ``"at the mode"``.
+
+    Returns
+    -------
+    dict of str to StepChoice
+        What each filter takes now, where it was judged, and the error that is left. Where ``substeps`` has risen, what was
+        computed before holds for the coarser steps: find the mode, or sample, again.
+
+    Raises
+    ------
+    ValueError
+        For points that lack free variables, a model without filters, or arguments that are impossible.
+
+    Warns
+    -----
+    SubstepWarning
+        Where no number of steps up to 32 is enough, or fewer were asked for.
+
+    Notes
+    -----
+    What the log-likelihood still moves by estimates the integration error in it: its spread over the posterior shifts means,
+    and its mean shifts the evidence. A point at which it is minus infinity with few and many steps says nothing.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> t = np.linspace(0.0, 2.0, 21)
+    >>> with pm.Model() as model:
+    ...     rate = {"rate": pm.LogNormal("rate")}
+    ...     _ = sid.ODEFilter("y", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.1, x0=1.0)
+    ...     chosen = sid.settle_substeps({"rate": 1.0})["y"]
+    >>> chosen.substeps, chosen.where, chosen.settled
+    (1, 'at the point given', True)
+    """
+    views, points = _filters(model), count(points, "points")
+    rows, said = _points(at, model_of(model), points)
+    where = said if where is None else where
+    if not isinstance(where, str):
+        raise TypeError(f"where is {shown(where)}; give text, such as 'at the mode'.")
+    _settle(views, rows, where)
+    return {name: view.op.grid.choice for name, view in views.items()}
+
+
+def _settle(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]], where: str) -> None:
+    """Judge the steps of filters at values of the free variables, and put in more where there are too few."""
+    for name, view in views.items():
+        samples = sum(len(r) for r in _records(view))
+        few = rows[:: max(1, -(-len(rows) * samples // MOST_EVALUATED))]
+        choice = _judged(name, view, _unknowns(view, few), where)
+        if choice.substeps != view.op.substeps:
+            _put(view, choice)
+        view.op.grid.choice = choice
+
+
+def refined(at: Any, model: pm.Model, where: str) -> bool:
+    """Settle the steps of a model's filters, if it has any; whether one has more now, and what was computed is outdated.
+
+    Left alone is a filter with a number of steps and a diffusion of the user's: such a diffusion may stand for a disturbance,
+    whose size is meant for that number.
+    """
+    views = {name: filter_view(name, model) for name in filter_names(model)}
+    views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or _finds_diffusion(view)}
+    before = {name: view.op.substeps for name, view in views.items()}
+    if views:
+        _settle(views, _points(at, model, 1)[0], where)
+    return any(view.op.substeps > before[name] for name, view in views.items())
+
+
+def _finds_diffusion(view: FilterView) -> bool:
+    """Whether a filter estimates its diffusion by itself."""
+    return view.problem.calibrated or view.problem.form.dynamic
+
+
+def substeps_attrs(model: pm.Model | None = None) -> dict[str, Any]:
+    """How many steps the ODE filters of a model take, where that was judged and what error is left, for a result's attributes.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Default: the model on the context stack.
+
+    Returns
+    -------
+    dict
+        For each filter ``substeps_NAME`` (int), ``substeps_NAME_asked`` (text), ``substeps_NAME_judged`` (text) and
+        ``substeps_NAME_error`` (nats; NaN where it was not judged): values that any file format can hold. Empty for a model
+        without filters.
+
+    Examples
+    --------
+    >>> import pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     _ = pm.Normal("x")
+    >>> sid.substeps_attrs(model)
+    {}
+    """
+    model, found = model_of(model), dict[str, Any]()
+    for name in filter_names(model):
+        choice = filter_view(name, model).op.grid.choice
+        found[f"substeps_{name}"] = choice.substeps
+        found[f"substeps_{name}_asked"] = str(choice.asked)
+        found[f"substeps_{name}_judged"] = choice.where
+        found[f"substeps_{name}_error"] = float(choice.error)
+    return found
+
+
+def _filters(model: pm.Model | None) -> dict[str, FilterView]:
+    """Views of the filters of a model, by name."""
+    model = model_of(model)
+    names = filter_names(model)
+    if not names:
+        raise ValueError("the model has no ODEFilter; give one that has, or simulate with substeps=...")
+    return {name: filter_view(name, model) for name in names}
+
+
+def _records(view: FilterView) -> list[TimeSeries]:
+    """The records whose arrays a filter holds: those given, if the arrays are still theirs.
+
+    They alone know whether they are periodic; and a band-limited input read off the arrays has gone through a spline once.
+    """
+    given, found = view.op.grid.records, view.records()
+    same = len(given) == len(found) and all(
+        len(a) == len(b) and np.array_equal(a.t, b.t) and np.allclose(a.input_matrix, b.input_matrix, rtol=1e-9, atol=0.0)
+        for a, b in zip(given, found, strict=True)
+    )
+    return given if same else found
+
+
+def _with_measurements(view: FilterView) -> list[TimeSeries]:
+    """The records with the measurements that the model holds now."""
+    return [r.replace(y=now.y) for r, now in zip(_records(view), view.records(), strict=True)]
+
+
+def _put(view: FilterView, choice: StepChoice) -> None:
+    """Exchange the arrays of a filter for those of another number of steps."""
+    records = _records(view)
+    for variable, array in zip(view.data, view.problem.data(records, choice.substeps), strict=True):
+        variable.set_value(array)
+    view.op.grid.records, view.op.grid.choice = records, choice
+
+
+def _points(at: Any, model: pm.Model, points: int) -> tuple[list[list[np.ndarray]], str]:
+    """Values of the free variables at each point, and what the points are."""
+    if isinstance(at, Mapping) and not isinstance(at, xr.Dataset | xr.DataTree):
+        return [_point(at, model)], "at the point given"
+    if isinstance(at, list | tuple):
+        if not at or not all(isinstance(point, Mapping) for point in at):
+            raise ValueError(f"at is {shown(at)}; give a dict of the free variables by name, several in a list, or draws.")
+        return [_point(point, model) for point in at], f"at {len(at)} points given"
+    posterior = posterior_of(at)
+    picked = min(points, posterior.sizes["chain"] * posterior.sizes["draw"])
+    return points_of(posterior, model.free_RVs, picked), f"at {picked} posterior draws"
+
+
+def _point(point: Mapping[str, Any], model: pm.Model) -> list[np.ndarray]:
+    """Values of the free variables, of the shapes they have."""
+    if set(point) != {v.name for v in model.free_RVs}:
+        names = [v.name for v in model.free_RVs]
+        raise ValueError(f"at has values for {list(map(str, point))}; give a number for each free variable: {names}.")
+    shapes, values = model.eval_rv_shapes(), []
+    for rv in model.free_RVs:
+        try:
+            value = np.asarray(point[rv.name], dtype=rv.dtype)
+        except (TypeError, ValueError):
+            raise ValueError(f"at: {rv.name!r} is {shown(point[rv.name])}; give numbers.") from None
+        if value.shape != tuple(shapes[rv.name]):
+            raise ValueError(f"at: {rv.name!r} has the shape {value.shape}; in the model it is {tuple(shapes[rv.name])}.")
+        values.append(value)
+    return values
+
+
+def _unknowns(view: FilterView, points: Sequence[Sequence[np.ndarray]]) -> list[Unknowns]:
+    """Numbers for what a filter depends on, at values of the free variables."""
+    graphs = [pt.as_tensor_variable(v) for v in view.unknowns]
+    mode = pytensor.compile.Mode(linker="py", optimizer=None)
+    function = pytensor.function(view.model.free_RVs, graphs, on_unused_input="ignore", mode=mode)
+    return [Unknowns(*function(*point)) for point in points]
+
+
+def _judged(name: str, view: FilterView, at: Sequence[Unknowns], where: str) -> StepChoice:
+    """The number of steps that will do at points, not fewer than there are."""
+    now, y, who = view.op.grid.choice, view.measured(), f"{name}: "
+    criterion = LogLikelihoodCriterion(view.problem, _records(view), at, [y] * len(at), where, SHARE, who=who)
+    if len(y) < 2:
+        return now
+    auto = now.asked == "auto"
+    chosen, error = settled_substeps(criterion, "auto" if auto else now.substeps, now.substeps)
+    return replace(now, substeps=chosen, where=where, error=error, settled=error < LOGLIK_TOLERANCE)

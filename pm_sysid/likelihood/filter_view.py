@@ -1,0 +1,140 @@
+"""An ODE filter of a model by name: its op, the graphs it depends on, and the records it holds now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pytensor.graph import ancestors
+
+from pm_sysid.likelihood.coordinates import model_of
+from pm_sysid.likelihood.filter_rv import ODEFilterRV, unpack
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
+from pm_sysid.symbolic.system import System
+
+
+@dataclass(frozen=True, eq=False)
+class FilterView:
+    """What is behind the random variable of an :class:`ODEFilter`; made by :func:`filter_view`.
+
+    Graphs are those of the model. Arrays are read from its shared variables when they are asked for, so that after
+    :func:`set_data` they are the new ones.
+
+    Attributes
+    ----------
+    name : str
+        Name of the random variable.
+    model : pm.Model
+        The model it is in.
+    rv : TensorVariable
+        The random variable, shape (T,) or (T, n_y).
+    op : ODEFilterRV
+        Its op, with the settings that do not change, ``problem`` and ``flat``, and the number of steps, ``substeps``.
+    unknowns : Unknowns
+        Graphs of the parameters, the initial state, the noise and the diffusion.
+    data : RecordData
+        Shared variables with the arrays of the records.
+    """
+
+    name: str
+    model: pm.Model
+    rv: Any
+    op: ODEFilterRV
+    unknowns: Unknowns
+    data: RecordData
+
+    @property
+    def problem(self) -> Problem:
+        """The system and the form of its filter."""
+        return self.op.problem
+
+    @property
+    def system(self) -> System:
+        """The system."""
+        return self.op.problem.system
+
+    @property
+    def observed(self) -> Any:
+        """Shared variable with the measurements, of the shape of the random variable."""
+        return self.model.rvs_to_values[self.rv]
+
+    @property
+    def y(self) -> Any:
+        """Graph of the measurements, shape (T, n_y)."""
+        return self.observed[:, None] if self.op.flat else self.observed
+
+    @property
+    def free(self) -> list[Any]:
+        """Free variables of the model that the filter depends on, in the model's order."""
+        known = set(ancestors(self.unknowns))
+        return [v for v in self.model.free_RVs if v in known]
+
+    @property
+    def n_records(self) -> int:
+        """How many records it was built for."""
+        return len(self.data.starts.get_value(borrow=True))
+
+    def arrays(self) -> RecordData:
+        """Arrays of the records."""
+        return RecordData(*map(value_of, self.data))
+
+    def measured(self) -> np.ndarray:
+        """Measurements (T, n_y), NaN where a sample is missing."""
+        y = value_of(self.observed)
+        return y.reshape(len(y), -1)
+
+    def records(self) -> list[TimeSeries]:
+        """The records; whether one is periodic the filter does not know, so none is."""
+        counts, samples, y = value_of(self.data.counts), value_of(self.data.samples), value_of(self.observed)
+        held: dict[int | None, Any] = {0: "zoh", 1: "foh"}
+        n_u = len(self.system.inputs)
+        options: dict[str, Any] = {"inputs": self.system.inputs or None, "outputs": self.system.outputs}
+        options["intersample"] = held.get(self.problem.form.smoothness, "bl")
+        records = []
+        for start, stop in pairwise([0, *np.flatnonzero(counts < 0), len(counts)]):
+            rows = samples[start:stop]
+            records.append(TimeSeries(rows[:, 0], rows[:, 1 : 1 + n_u] if n_u else None, y[start:stop], **options))
+        return records
+
+
+def filter_view(name: str | None = None, model: pm.Model | None = None) -> FilterView:
+    """Find an :class:`ODEFilter` in a model.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the filter; needed if the model has several.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter, or several (or none) and no ``name``.
+    """
+    model = model_of(model)
+    names = filter_names(model)
+    if name is None:
+        if len(names) != 1:
+            remedy = f"choose one of {names} by name=..." if names else "give a model with one"
+            raise ValueError(f"name is None, which needs a model with one ODEFilter, but this one has {len(names)}; {remedy}.")
+        (name,) = names
+    rv = model.named_vars.get(name) if isinstance(name, str) else None
+    if rv is None or rv.owner is None or not isinstance(rv.owner.op, ODEFilterRV):
+        raise ValueError(f"the model has no ODEFilter named {name!r}; it has {names}.")
+    _, unknowns, data = unpack(rv.owner.inputs)
+    return FilterView(name, model, rv, rv.owner.op, unknowns, data)
+
+
+def filter_names(model: pm.Model) -> list[str]:
+    """Names of the ODE filters of a model, in its order."""
+    return [str(v.name) for v in model.observed_RVs if v.owner is not None and isinstance(v.owner.op, ODEFilterRV)]
+
+
+def value_of(variable: Any) -> np.ndarray:
+    """Value of a shared variable or constant."""
+    return np.asarray(variable.get_value() if hasattr(variable, "get_value") else variable.eval())

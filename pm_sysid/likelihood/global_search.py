@@ -1,0 +1,126 @@
+"""Modes of a posterior from many starts: which draws of the prior to climb from, and which of the ends are one mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pm_sysid.likelihood.descent import Batch, descend, newton
+
+#: Starts differ by this root mean square of their coordinates, in prior standard deviations.
+APART = 0.3
+#: Ends whose squared Mahalanobis distance to a mode is below this are that mode.
+SAME = 1.0
+#: Ends of searches that ran out of evaluations are taken for a mode within this squared distance.
+NEAR = 4.0
+#: Most evaluations of a search before Newton's method.
+ROUNDS = 300
+#: Evaluations in each stage of tempering.
+STAGE = 60
+#: Diffusions of the stages, in units of what the equations say at the starts. From a hundred times as much on,
+#: searches forget where they started and end together, rightly or wrongly; with these each remains a chance of its own.
+STAGES = (1.0, 0.1, 0.01)
+
+
+@dataclass(frozen=True, eq=False)
+class Peak:
+    """An end of searches: negative log posterior, inverse Hessian, whether it is a maximum, and how many searches led there."""
+
+    point: np.ndarray
+    covariance: np.ndarray
+    value: float
+    converged: bool
+    searches: int = 1
+
+    @property
+    def log_evidence(self) -> float:
+        """Laplace approximation; not a number where there is no maximum."""
+        if not self.converged:
+            return float("nan")
+        _, volume = np.linalg.slogdet(self.covariance)
+        return float(-self.value + 0.5 * (self.point.size * np.log(2 * np.pi) + volume))
+
+    def distance(self, points: np.ndarray) -> np.ndarray:
+        """Squared Mahalanobis distances (B,) of points (B, d)."""
+        away = points - self.point
+        result: np.ndarray = np.sum(away * np.linalg.solve(self.covariance, away.T).T, axis=1)
+        return result
+
+
+class Tracked:
+    """A function that remembers its best point, counts evaluations (for another one, too), and says what it has reached."""
+
+    def __init__(self, batch: Batch, say: Callable[[str], None], other: Tracked | None = None) -> None:
+        self.batch, self.say, self.other = batch, say, other
+        self.best: np.ndarray | None = None
+        self.lowest, self.evaluations = np.inf, 0
+
+    def __call__(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values and gradients."""
+        values, gradients = self.batch(points)
+        self.saw(points, values)
+        return values, gradients
+
+    def saw(self, points: np.ndarray, values: np.ndarray) -> None:
+        """Take note of values."""
+        self.evaluations += len(points)
+        if self.other is not None:
+            self.other.evaluations += len(points)
+        i = int(np.argmin(values))
+        if values[i] < self.lowest:
+            self.lowest, self.best = float(values[i]), np.array(points[i])
+        self.say(f"{self.evaluations} evaluations, log posterior {-self.lowest:.6g}")
+
+
+def distinct(points: np.ndarray, values: np.ndarray, scale: np.ndarray, taken: Sequence[int]) -> Iterator[int]:
+    """Rows of ``points`` from the lowest value on, each apart from those before it and from the rows ``taken``."""
+    picked = points[list(taken)]
+    for i in np.argsort(values, kind="stable"):
+        if not np.isfinite(values[i]):
+            return
+        if np.all(np.sqrt(np.mean(((picked - points[i]) / scale) ** 2, axis=1)) > APART):
+            picked = np.concatenate([picked, points[i][None]])
+            yield int(i)
+
+
+def climb_all(batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[Peak]) -> list[Peak]:
+    """Search from each start, and add the ends to the peaks that are known; best evidence first."""
+    ends = descend(batch, starts, scale, ROUNDS)
+    peaks = list(peaks)
+    for k in np.argsort(ends.value, kind="stable"):
+        if not np.isfinite(ends.value[k]):
+            continue
+        limit = SAME if ends.settled[k] else NEAR
+        if _merged(peaks, ends.x[k], limit):
+            continue
+        point, covariance, converged = newton(batch, ends.x[k])
+        if not converged or not _merged(peaks, point, SAME):
+            peaks.append(Peak(point, covariance, float(batch(point[None])[0][0]), converged))
+    return ranked(peaks)
+
+
+def _merged(peaks: list[Peak], point: np.ndarray, limit: float) -> bool:
+    """Count a search for the peak that a point is close to, if there is one."""
+    for i, peak in enumerate(peaks):
+        if peak.converged and peak.distance(point[None])[0] < limit:
+            peaks[i] = replace(peak, searches=peak.searches + 1)
+            return True
+    return False
+
+
+def ranked(peaks: list[Peak]) -> list[Peak]:
+    """Maxima by their evidence, then ends that are none by their density."""
+    return sorted(peaks, key=lambda p: (not p.converged, -p.log_evidence if p.converged else p.value))
+
+
+def tempered(loosened: Callable[[float], Batch], starts: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Starts moved by searches in which filters follow the record loosely at first, then less and less.
+
+    Source: Beck et al., Diffusion Tempering Improves Parameter Estimation with Probabilistic Integrators for Ordinary
+    Differential Equations (ICML 2024).
+    """
+    for stage in STAGES:
+        starts = descend(loosened(stage), starts, scale, STAGE).x
+    return starts

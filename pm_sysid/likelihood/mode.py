@@ -1,0 +1,428 @@
+"""The posterior mode and the curvature there: where to start NUTS, and with which mass matrix."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from pm_sysid.arguments import flag, seed, shown, whole
+from pm_sysid.likelihood.coordinates import model_of
+from pm_sysid.likelihood.descent import Batch
+from pm_sysid.likelihood.filter_steps import refined, substeps_attrs
+from pm_sysid.likelihood.global_search import Peak, Tracked, climb_all, distinct, ranked, tempered
+from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
+from pm_sysid.likelihood.prior_draws import possible_draws
+from pm_sysid.progress import progress_bar
+
+_log = logging.getLogger("pm_sysid")
+
+#: Most draws of the prior.
+MOST_DRAWS = 100_000
+#: Coordinates that lie this many prior standard deviations off have run away.
+FAR = 8.0
+#: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
+JUDGED, SETTLINGS = 10, 3
+
+
+@dataclass(frozen=True, eq=False)
+class LocalMode:
+    """One of the modes that :func:`find_mode` found.
+
+    Attributes
+    ----------
+    initvals : dict
+        Free variables at the mode.
+    point : numpy.ndarray, shape (n,)
+        The mode in unconstrained space.
+    logp : float
+        Log posterior density (unnormalised, with Jacobians) there.
+    log_evidence : float
+        Laplace approximation of the logarithm of the posterior mass around it (unnormalised): of two modes the one with the
+        larger number has more of the posterior, whatever their heights. NaN where the curvature is not that of a maximum.
+    searches : int
+        How many searches led there.
+    """
+
+    initvals: dict[str, np.ndarray]
+    point: np.ndarray
+    logp: float
+    log_evidence: float
+    searches: int
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Posterior mode of a model, in unconstrained space.
+
+    Attributes
+    ----------
+    initvals : dict
+        Free variables at the mode, for ``pm.sample(initvals=...)``.
+    point : numpy.ndarray, shape (n,)
+        The mode in unconstrained space, in the order of ``model.value_vars``.
+    covariance : numpy.ndarray, shape (n, n)
+        Inverse of the negative Hessian at the mode: the Laplace approximation of the posterior's covariance.
+    logp : float
+        Log posterior density (unnormalised, with Jacobians) at the mode.
+    converged : bool
+        Whether the gradient vanished and the curvature is that of a maximum.
+    modes : tuple of LocalMode
+        All modes that were found, best Laplace evidence first; the first is this one.
+    message : str
+        What was searched and found, in words.
+    substeps : dict
+        How many steps the filters of the model take, judged at this mode: what :func:`substeps_attrs` says.
+    evaluations : int
+        How many points the log posterior was computed at.
+    """
+
+    initvals: dict[str, np.ndarray]
+    point: np.ndarray
+    covariance: np.ndarray
+    logp: float
+    converged: bool
+    modes: tuple[LocalMode, ...] = ()
+    message: str = ""
+    substeps: Mapping[str, Any] = field(default_factory=dict)
+    evaluations: int = 0
+
+    @property
+    def log_evidence(self) -> float:
+        """Laplace approximation of the log evidence around this mode (NaN if not converged)."""
+        return self.modes[0].log_evidence if self.modes else float("nan")
+
+    def nuts(self, **options: Any) -> Any:
+        """NUTS step method with this covariance as its (fixed) mass matrix; inside a model context."""
+        return pm.NUTS(scaling=self.covariance, is_cov=True, **options)
+
+
+def find_mode(
+    model: pm.Model | None = None,
+    *,
+    start: Mapping[str, Any] | None = None,
+    prior_draws: int = 2000,
+    starts: int = 16,
+    tempering: bool = True,
+    random_seed: Any = None,
+    progressbar: bool = True,
+) -> Mode:
+    """Find the posterior mode, among several if there are, by searches from many draws of the prior.
+
+    Long records make posteriors a thousand times narrower than their priors and strongly correlated; NUTS then spends
+    most of its time finding the scale. Starting at the mode with its curvature, it needs a short tuning phase only.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    start : mapping, optional
+        Free variables of one more start, such as the ``initvals`` of another model's mode; the rest, and by default all, are
+        those of the model's initial point.
+    prior_draws : int, default 2000
+        Draws of the prior of which the log posterior is computed, in one batch; searches start at the best of them. With zero,
+        the only search is from ``start``: for who knows where the mode is.
+    starts : int, default 16
+        Searches that run side by side: one from ``start``, the others from draws that differ by a third of a prior standard
+        deviation at least. Where they find several modes, as many again follow (see Notes).
+    tempering : bool, default True
+        Whether searches by diffusion tempering follow where several modes were found (see Notes).
+    random_seed : int, sequence or Generator, optional
+        Seed of the prior draws. The same seed gives the same result.
+    progressbar : bool, default True
+        Show evaluations and the best log posterior while it searches; nothing is left of the line.
+
+    Returns
+    -------
+    Mode
+        The mode with the largest Laplace evidence, and the list of all that were found. Where the search was interrupted
+        (Ctrl-C), the best point so far, with ``converged=False``.
+
+    Raises
+    ------
+    ValueError
+        If no start has a finite log posterior, or the model has discrete free variables.
+
+    Warns
+    -----
+    UserWarning
+        If the search stopped where the posterior has no maximum (and in which direction), was interrupted, or a place of higher
+        density was seen that is no maximum.
+    SubstepWarning
+        If the steps of a filter are too few at the mode, and a number was asked for (with no diffusion), or 32 are not enough.
+
+    Notes
+    -----
+    The log shows how many searches there were, how many modes they found, and how many led to the best one. Where several
+    modes are found, two further rounds follow: from the next best draws, and from all these draws once more by *diffusion
+    tempering*: with a large diffusion a filter follows the record although the parameters are wrong, and its likelihood has
+    fewer maxima; the diffusion is lowered in stages to that of the model. Filters with ``diffusion="dynamic"`` and other
+    likelihoods are not tempered. `benchmarks/starts.py` counts how often each of this leads to the right mode.
+
+    No search can prove that there is no better mode.
+
+    The steps of ODE filters are judged around the best mode (:func:`settle_substeps`). Filters with ``substeps="auto"`` take
+    more if they have too few, and the modes are climbed once more.
+
+    Source: Beck et al., Diffusion Tempering Improves Parameter Estimation with Probabilistic Integrators for Ordinary
+    Differential Equations (ICML 2024).
+
+    Examples
+    --------
+    >>> import pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", 1.0, 2.0)
+    ...     mode = sid.find_mode()
+    >>> float(mode.covariance[0, 0]).__round__(6)
+    4.0
+    """
+    model = model_of(model)
+    if start is not None and not isinstance(start, Mapping):
+        raise TypeError(f"start is {type(start).__name__}; give a dict of numbers by the name of the free variables.")
+    flag(progressbar, "progressbar")
+    flag(tempering, "tempering")
+    if not whole(prior_draws, 0, MOST_DRAWS):
+        raise ValueError(
+            f"prior_draws is {shown(prior_draws)}; give a whole number up to {MOST_DRAWS}, or 0 to search from start alone."
+        )
+    if not whole(starts, 1, 10**4):
+        raise ValueError(f"starts is {shown(starts)}; give a positive whole number of searches.")
+    rng = np.random.default_rng(seed(random_seed))
+    functions = PosteriorFunctions(model)
+    point = {**functions.coordinates.point, **unconstrained(start or {}, model)}
+    first = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
+    with progress_bar("find_mode", progressbar) as say:
+        say("compiling")
+        hunt = Hunt(functions, first, "start" if start else "the model's initial point", say)
+        interrupted = False
+        try:
+            hunt.run(hunt.prior(prior_draws, rng), starts, tempering)
+            hunt.settle()
+        except KeyboardInterrupt:
+            if hunt.tracked is None or hunt.tracked.best is None:
+                raise
+            interrupted = True
+    return _result(hunt, interrupted)
+
+
+def best_peak(functions: PosteriorFunctions, draws: np.ndarray, starts: int) -> Peak:
+    """The best mode of a model with its present data, found from prior draws (n, d), with the steps that its filters have.
+
+    Raises
+    ------
+    ValueError
+        If there is nowhere to start from.
+    """
+    hunt = Hunt(functions, functions.first, "the model's initial point", lambda text: None)
+    hunt.run(draws, starts, tempering=True)
+    return ranked(hunt.peaks)[0]
+
+
+class Hunt:
+    """A search for the modes of a model: what has been found so far, in numbers and in words."""
+
+    def __init__(self, functions: PosteriorFunctions, first: np.ndarray, whose: str, say: Callable[[str], None]) -> None:
+        self.functions, self.first, self.whose, self.say = functions, first, whose, say
+        self.tracked: Tracked | None = None
+        self.peaks: list[Peak] = []
+        self.searches = self.drawn = 0
+        self.scale, self.centre = np.ones(first.size), first
+        self.remarks: list[str] = []
+
+    def run(self, draws: np.ndarray, starts: int, tempering: bool) -> None:
+        """Search from the best of prior draws (n, d); raises a ValueError if there is nowhere to start."""
+        batch = self.tracked = Tracked(self.functions.descent_function(), self.say)
+        points = np.concatenate([self.first[None], draws])
+        values = batch(self.first[None])[0]
+        if len(draws):
+            values = np.concatenate([values, -self.functions.values(draws)])
+            batch.saw(points, values)
+            # Quartiles, since priors may have heavy tails.
+            low, self.centre, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+            self.scale = np.where(high > low, (high - low) / 1.349, 1.0)
+        if not np.isfinite(values).any():
+            raise ValueError(self._nowhere(len(draws)))
+        taken = [0]
+        order = distinct(points, values, self.scale, taken)
+        taken += [i for i, _ in zip(order, range(starts - 1 if len(draws) else 0), strict=False)]
+        picked = [i for i in taken if np.isfinite(values[i])]
+        self._climb(batch, points[picked])
+        if len(self.peaks) <= 1 or not len(draws):
+            return
+        more = [i for i, _ in zip(distinct(points, values, self.scale, taken), range(starts), strict=False)]
+        if more:
+            self._climb(batch, points[more])
+        if self.functions.views and tempering:
+            both = points[picked + more]
+            self._climb(batch, tempered(self.loosened(both), both, self.scale))
+
+    def settle(self) -> None:
+        """Judge the steps of filters around the best mode; where they take more, climb to every peak once more."""
+        for _ in range(SETTLINGS):
+            if not self.peaks or not (best := ranked(self.peaks)[0]).converged:
+                return
+            cloud = np.random.default_rng(0).multivariate_normal(best.point, best.covariance, JUDGED)
+            points = [self.functions.free(point) for point in (best.point, *cloud)]
+            if not refined(points, self.functions.model, "at the mode"):
+                return
+            before = 0 if self.tracked is None else self.tracked.evaluations
+            batch = self.tracked = Tracked(self.functions.descent_function(), self.say)
+            batch.evaluations, batch.best = before, best.point
+            found = climb_all(batch, np.array([p.point for p in self.peaks]), self.scale, [])
+            searches = [0] * len(found)
+            for peak in self.peaks if found else []:
+                searches[int(np.argmin([q.distance(peak.point[None])[0] for q in found]))] += peak.searches
+            self.peaks = [replace(q, searches=n) for q, n in zip(found, searches, strict=True)]
+
+    def _climb(self, batch: Batch, starts: np.ndarray) -> None:
+        self.peaks = climb_all(batch, starts, self.scale, self.peaks)
+        self.searches += len(starts)
+
+    def loosened(self, points: np.ndarray) -> Callable[[float], Batch]:
+        """The log posterior with a diffusion added, in units of what the equations say of it at points."""
+        sizes = []
+        for diffusions in self.functions.diffusions(points):
+            known = np.where(np.isfinite(diffusions), diffusions, np.nan)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                middle = np.nanmedian(known, axis=0)
+            sizes.append(np.where(np.isfinite(middle), middle, 1.0))
+
+        def function(factor: float) -> Batch:
+            loose = self.functions.descent_function([factor * size for size in sizes])
+            # Counted, but no place of the log posterior itself.
+            return Tracked(loose, lambda _: self.say(f"tempering, diffusion {factor:g}"), self.tracked)
+
+        return function
+
+    def prior(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        """Prior draws, or none with the reason."""
+        empty = np.empty((0, self.first.size))
+        if n == 0:
+            return empty
+        try:
+            draws = possible_draws(self.functions.coordinates, n, rng)
+        except NotImplementedError:
+            self.remarks.append("a prior cannot be drawn from (such as pm.Flat), so that there was one start")
+            return empty
+        self.drawn = n
+        return draws
+
+    def _nowhere(self, n: int) -> str:
+        remedy = "give start=... with values that can explain the record, more prior_draws, or narrower priors"
+        seen = f" and at all of {n} prior draws" if n else ""
+        return f"the log posterior is minus infinity at {self.whose}{seen}, so that there is no mode to climb to; {remedy}."
+
+
+def _result(hunt: Hunt, interrupted: bool) -> Mode:
+    """The best of what was found, with its words."""
+    tracked = hunt.tracked
+    assert tracked is not None and tracked.best is not None
+    peaks = hunt.peaks
+    maxima = [p for p in peaks if p.converged]
+    complaint = ""
+    if interrupted and maxima:
+        best = ranked(peaks)[0]
+        complaint = "was interrupted; this is the best mode so far"
+    elif interrupted:
+        complaint = (
+            "was interrupted; this is the best point so far, without its curvature. Go on from it, give start=..., or sample "
+            "without it"
+        )
+        best = Peak(tracked.best, np.eye(tracked.best.size), tracked.lowest, False)
+    else:
+        best = ranked(peaks)[0]
+        if not best.converged:
+            complaint = (
+                f"stopped at a point that is no clear maximum of the posterior{_where(hunt, best)}; look at the priors, "
+                "give start=..., or sample without it"
+            )
+        elif tracked.lowest < min(p.value for p in maxima) - 1.0:
+            above = next((p for p in peaks if not p.converged), None)
+            where = _where(hunt, above) if above is not None else ""
+            complaint = (
+                f"saw a log posterior of {-tracked.lowest:.6g} at a point that is no maximum{where}, above that of the "
+                f"mode it returns, {-best.value:.6g}; look at the priors, or give start=..."
+            )
+    words = _words(hunt, maxima, best)
+    if complaint:
+        warnings.warn(f"find_mode {complaint}.", stacklevel=3)
+    elif hunt.searches > 1 or hunt.remarks:
+        _log.info("find_mode: %s.", words)
+    local = tuple(
+        LocalMode(hunt.functions.free(p.point), p.point, -p.value, p.log_evidence, p.searches)
+        for p in [best, *(p for p in maxima if p is not best)]
+    )
+    message = f"{words}; it {complaint}" if complaint else words
+    steps = substeps_attrs(hunt.functions.model)
+    last = message, steps, tracked.evaluations
+    return Mode(local[0].initvals, best.point, best.covariance, -best.value, best.converged, local, *last)
+
+
+def _words(hunt: Hunt, maxima: list[Peak], best: Peak) -> str:
+    """What was searched and found."""
+    if hunt.searches <= 1:
+        begun = f"one search, from {hunt.whose}"
+    else:
+        begun = f"{hunt.searches} searches from the best of {hunt.drawn} prior draws and {hunt.whose}"
+    reached = sum(p.searches for p in maxima)
+    if not maxima:
+        found = "no maximum"
+    elif len(maxima) == 1:
+        found = f"one mode (log posterior {-best.value:.2f})"
+        found += "" if hunt.searches == 1 else f", to which {reached} of them led"
+    else:
+        ahead = best.log_evidence - maxima[1].log_evidence
+        found = (
+            f"{len(maxima)} modes; {best.searches} searches led to the best one (log posterior {-best.value:.2f}), whose log "
+            f"evidence by Laplace is {ahead:.1f} above that of the next"
+        )
+        if best.searches == 1:
+            found += (
+                "; where one search alone leads to the best mode there may be a better one: try more starts, or prior_draws"
+            )
+    return "; ".join([f"{begun}: {found}", *hunt.remarks])
+
+
+def _where(hunt: Hunt, peak: Peak) -> str:
+    """Which coordinates ran away, or where there is no curvature."""
+    labels = hunt.functions.coordinates.labels
+    off = np.abs(peak.point - hunt.centre) / hunt.scale
+    far = [labels[i] for i in np.argsort(-off) if off[i] > FAR] if hunt.drawn else []
+    if far:
+        return f" ({', '.join(far[:3])} ran away from the prior: the maximum may be at a bound, or at infinity)"
+    if not np.all(np.isfinite(hunt.functions.values(_around(peak.point)))):
+        return " (it is at an edge of where the log posterior is finite)"
+    _, vectors = np.linalg.eigh(peak.covariance)
+    loose = np.abs(vectors[:, -1])
+    flat = [labels[i] for i in np.argsort(-loose) if loose[i] > 0.5]
+    return f" (it is flattest along {', '.join(flat)})" if flat else ""
+
+
+def _around(point: np.ndarray) -> np.ndarray:
+    """Points a little to both sides in each coordinate."""
+    steps = np.diag(1e-2 * np.maximum(1.0, np.abs(point)))
+    return np.concatenate([point + steps, point - steps])
+
+
+def unconstrained(point: Mapping[str, Any], model: pm.Model) -> dict[str, np.ndarray]:
+    """Value variables for free variables given by name; names the model does not have are an error."""
+    unknown = set(point) - {v.name for v in model.free_RVs}
+    if unknown:
+        names = [v.name for v in model.free_RVs]
+        raise ValueError(f"the start has {list(map(str, unknown))}, no free variables of the model; it has {names}.")
+    values = {}
+    for rv in model.free_RVs:
+        if rv.name not in point:
+            continue
+        number: Any = np.asarray(point[rv.name], dtype=float)
+        transform = model.rvs_to_transforms[rv]
+        if transform is not None:
+            number = transform.forward(number, *model.replace_rvs_by_values(list(rv.owner.inputs))).eval()
+        values[model.rvs_to_values[rv].name] = np.asarray(number)
+    return values

@@ -1,0 +1,223 @@
+"""The PN ODE filter as a PyMC distribution."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.graph.basic import Variable
+
+from pm_sysid.arguments import among, shown
+from pm_sysid.likelihood.filter_rv import Grid, ODEFilterRV, numbers_of, with_variables
+from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.records.joined import joined
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.checks import (
+    check_name,
+    check_params,
+    check_records,
+    check_system,
+    noise_entries,
+    vector,
+    warn_of_shared_noise,
+)
+from pm_sysid.solve.filter_graph import Problem, Unknowns
+from pm_sysid.solve.filter_substeps import filter_substeps
+from pm_sysid.solve.initial_state import StartSpec
+from pm_sysid.solve.options import EK0, EK1, Solver
+from pm_sysid.symbolic.system import System
+
+_log = logging.getLogger("pm_sysid")
+
+
+class ODEFilter:
+    """Likelihood of a measured record under a dynamic system, by a probabilistic ODE filter.
+
+    The equations of motion are solved by Gaussian filtering (an integrated Wiener process prior conditioned on the ODE),
+    and the same filter sees the measurements, so that the likelihood carries measurement noise *and* integration error.
+
+    Parameters
+    ----------
+    name : str
+        Name of the random variable.
+    system : System
+        Equations of motion and outputs.
+    data : TimeSeries or list of TimeSeries
+        The measured record, or several with one set of parameters; several are joined along time.
+    params : mapping
+        Value of each parameter of the system: a number, a PyMC variable, or an expression of them.
+    noise : number, PyMC variable, sequence or mapping by output
+        Standard deviation of the measurement noise, in the unit of the output; one for all outputs, or one for each.
+    x0 : number, mapping by state, sequence or vector, optional
+        Initial state at the first sample (numbers or variables); for several records a list. States that are not given
+        are inferred from the first samples of the record with a wide ``x0_std``.
+    x0_std : number, mapping or sequence, optional
+        Standard deviation of the initial state. Default: zero where ``x0`` is given.
+    solver : EK0 or EK1, default EK1(order=4)
+        The probabilistic solver.
+    substeps : int or "auto", default "auto"
+        Filter steps for each sampling interval. ``"auto"`` doubles them until the log-likelihood of records with the
+        parameters of those prior draws that come nearest to ``data`` moves by less than 0.1, and says what it chose.
+        :func:`settle_substeps` judges them again at a mode or on a posterior and takes more if need be; :func:`set_substeps`
+        sets another number.
+    likelihood : {"filter"}
+        ``p(y_t | y_1..t-1)``, the recursion of the sequential paper (Eq. 20).
+    dims : tuple of str, optional
+        Dimension names for (time,) or (time, output); by default ``name_time`` and ``name_output`` with coordinates.
+
+    Returns
+    -------
+    TensorVariable
+        Shape (T,) or (T, n_y), like ``data.y``; observed on it. Its pointwise log-likelihood has the same shape.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For unknown or missing parameters, channels that do not fit, impossible settings; the message says the remedy.
+
+    Warns
+    -----
+    UserWarning
+        If outputs whose sizes differ by more than a factor of 20 share one noise.
+
+    Notes
+    -----
+    Missing measurements (NaN) contribute zero. Parameters with which the ODE cannot be solved have a log-likelihood of
+    minus infinity. Use :func:`set_data` to put another record into the model.
+
+    Source: Longbottom, Champneys and Rogers (2024), Eqs. 12-20.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> t = np.linspace(0.0, 2.0, 21)
+    >>> record = sid.TimeSeries(t, None, np.exp(-1.5 * t))
+    >>> with pm.Model() as model:
+    ...     rate = pm.LogNormal("rate", 0.0, 1.0)
+    ...     y = sid.ODEFilter("y", decay, record, dict(rate=rate), noise=0.01, x0=1.0, substeps=2)
+    >>> model.rvs_to_values[y].type.ndim
+    1
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        system: System,
+        data: TimeSeries | Sequence[TimeSeries],
+        params: Mapping[str, Any],
+        *,
+        noise: Any,
+        x0: Any = None,
+        x0_std: Any = None,
+        solver: Solver | None = None,
+        substeps: int | Literal["auto"] = "auto",
+        likelihood: Literal["filter"] = "filter",
+        dims: Sequence[str] | str | None = None,
+    ) -> Any:
+        """Build the random variable and register it in the model on the context stack."""
+        model = pm.modelcontext(None)
+        check_name(name)
+        if not among(likelihood, ("filter",)):
+            raise ValueError(f"likelihood is {likelihood!r}; the only one so far is 'filter'.")
+        check_system(system)
+        if not system.states:
+            raise ValueError(
+                "the system has no states, so that there is no ODE to filter; give its output to a likelihood of PyMC, such as "
+                "pm.Normal(name, pm_sysid.simulate(system, data, params), noise, observed=data.y)."
+            )
+        solver = EK1() if solver is None else solver
+        if not isinstance(solver, Solver):
+            raise TypeError(f"solver is {solver!r}; give pm_sysid.EK0(...) or pm_sysid.EK1(...).")
+        records = check_records(system, data)
+        theta, deviations = vector(check_params(system, params)), vector(noise_entries(system, noise))
+        measured = joined(records)
+        warn_of_shared_noise(system, measured.y, noise)
+        if not isinstance(dims, str | tuple | list | None):
+            raise TypeError(f"dims is {shown(dims)}; give the name of a dimension, or a tuple of them.")
+
+        start = StartSpec.of(x0, x0_std, len(records))
+        means, stds = start.states(system, records)
+        x0, x0_std = with_variables(means, f"{name}::x0"), with_variables(stds, f"{name}::x0_std")
+        free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))
+
+        problem = Problem.build(system, solver, records, free)
+        diffusions = solver.diffusions(system)
+        diffusion = vector([1.0] * len(system.chain_states) if diffusions is None else diffusions)
+        if problem.form.block and solver.covariance == "auto":
+            _log.info("covariance='auto' chose one block for each of the %d chains.", len(system.chains))
+        unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
+        choice = filter_substeps(problem, records, unknowns, substeps, model, name)
+
+        shared, grid = problem.data(records, choice.substeps).shared(name), Grid(records, choice)
+        rv = ODEFilterRV.rv_op(problem, unknowns, shared, flat=measured.flat, grid=grid, start=start.numeric())
+        if dims is None:
+            time, output = f"{name}_time", f"{name}_output"
+            model.add_coord(time, measured.time, length=pytensor.shared(len(measured.y), time))
+            if not measured.flat:
+                model.add_coord(output, system.outputs)
+            dims = (time,) if measured.flat else (time, output)
+        return model.register_rv(rv, name, observed=pytensor.shared(measured.observed, f"{name}::y"), dims=dims)
+
+
+def _uncertain(std: Any) -> bool:
+    return isinstance(std, Variable) or std != 0.0
+
+
+def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: pm.Model | None = None) -> None:
+    """Put new records, of any length, into the ODE filters of a model: ``pm.set_data`` for records.
+
+    The record's input is evaluated where the filter needs it; measurements, time coordinate and what of the initial
+    state was read off the record are replaced. The sampling must have the same character as before (intersample
+    behaviour, uniform or not).
+
+    Parameters
+    ----------
+    new_data : mapping
+        Record (or list of records, as many as before) by the name of the filter.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    """
+    if not isinstance(new_data, Mapping):
+        raise TypeError(f"new_data is {type(new_data).__name__}; give a dict of records by the name of their filter.")
+    for name, data in new_data.items():
+        view = filter_view(name, model)
+        op, problem = view.op, view.problem
+        records = check_records(problem.system, data)
+        form = _solver_like(problem).form(problem.system, records, problem.form.free)
+        if form != problem.form:
+            raise ValueError(
+                f"the new record for {name!r} differs from the old one in intersample behaviour or in being uniformly "
+                "sampled, for which the filter was built; build a new model for it."
+            )
+        arrays = problem.data(records, op.substeps)
+        n_records = view.n_records
+        if len(records) != n_records:
+            raise ValueError(
+                f"{name!r} was built for {n_records} records and got {len(records)}; give as many, or build a new model."
+            )
+        starts = op.start.states(problem.system, records)  # may refuse, before anything has changed
+        for variable, array in zip(view.data, arrays, strict=True):
+            variable.set_value(array)
+        op.grid.records = records
+        for matrix, rows in zip((view.unknowns.x0, view.unknowns.x0_std), starts, strict=True):
+            numbers_of(matrix).set_value(np.array(rows, dtype=float))
+        measured = joined(records)
+        view.observed.set_value(measured.y[:, 0] if op.flat else measured.y)
+        time = f"{name}_time"
+        if time in view.model.dim_lengths:
+            view.model.set_dim(time, len(measured.y), coord_values=measured.time)
+
+
+def _solver_like(problem: Problem) -> Solver:
+    """Solver whose form for new records can be compared with an existing problem's."""
+    form = problem.form
+    diffusion = "mle" if problem.calibrated else "dynamic" if form.dynamic else 1.0
+    cls = EK1 if form.linearisation else EK0
+    return cls(order=form.order, diffusion=diffusion, covariance="block" if form.block else "dense")

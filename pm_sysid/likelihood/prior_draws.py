@@ -1,0 +1,193 @@
+"""Draws from the prior of a model; potentials cut the prior, or thin it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+from pytensor.graph import ancestors, vectorize_graph
+
+from pm_sysid.compat import change_dist_size, reseed_rngs
+from pm_sysid.likelihood.coordinates import Coordinates, for_each_particle
+
+#: Prior draws for each that obeys the potentials, beyond which these are taken for a mistake.
+TRIED_FOR_EACH = 100_000
+#: Draws after which constraints that none obeys are refused; a draw made together with others costs less.
+TRIED_TOGETHER, TRIED_ONE_BY_ONE = 1_000_000, 100_000
+#: Most draws made together.
+BLOCK = 100_000
+
+type Columns = list[np.ndarray]
+
+
+def draw_prior(coordinates: Coordinates, draws: int, random_seed: Any = None) -> np.ndarray:
+    """Particles from the prior of a model, shape (draws, d).
+
+    Raises
+    ------
+    ValueError
+        If hardly any draw obeys the potentials, or a potential is positive.
+    """
+    return draw_prior_and_mass(coordinates, draws, random_seed)[0]
+
+
+class Mass(NamedTuple):
+    """Logarithm of the share of the prior that the potentials leave, and its standard error."""
+
+    log: float = 0.0
+    error: float = 0.0
+
+
+def draw_prior_and_mass(coordinates: Coordinates, draws: int, random_seed: Any = None) -> tuple[np.ndarray, Mass]:
+    """Particles from the prior of a model, shape (draws, d), and the share of the draws that its potentials kept."""
+    if not coordinates.model.potentials:
+        return free_draws(coordinates, draws, random_seed), Mass()
+    rng = np.random.default_rng(random_seed)
+    (rows,), mass = _thinned(
+        draws, rng, lambda n: [free_draws(coordinates, n, rng)], lambda c: coordinates.potential(c[0]), TRIED_TOGETHER, BLOCK
+    )
+    return rows, mass
+
+
+def free_draws(coordinates: Coordinates, draws: int, random_seed: Any) -> np.ndarray:
+    """Particles (draws, d) from the distributions of the free variables, whatever the potentials."""
+    drawn = _free_columns(coordinates, draws, random_seed)
+    for rv, value in zip(coordinates.model.free_RVs, drawn, strict=True):
+        if not np.all(np.isfinite(value)):
+            raise ValueError(
+                f"the prior of {rv.name!r} draws values its transform cannot take; give it a prior whose draws obey the "
+                "constraint, or start from particles of your own."
+            )
+    return coordinates.columns(drawn, draws)
+
+
+def possible_draws(coordinates: Coordinates, draws: int, random_seed: Any) -> np.ndarray:
+    """Those of :func:`free_draws` that the transforms can take, (draws or fewer, d).
+
+    Raises
+    ------
+    NotImplementedError
+        If a prior cannot be drawn from, such as ``pm.Flat``.
+    """
+    rows = coordinates.columns(_free_columns(coordinates, draws, random_seed), draws)
+    fine: np.ndarray = rows[np.isfinite(rows).all(axis=1)]
+    return fine
+
+
+def _free_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Columns:
+    """Draws (draws, ...) of the free variables, each in its unconstrained space."""
+    model, values = coordinates.model, []
+    for rv in model.free_RVs:
+        transform = model.rvs_to_transforms[rv]
+        values.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
+    # A variable of the prior may be drawn from another one: all are drawn together.
+    many = _together(model.free_RVs, values, draws) if draws > 1 else None
+    if many is not None:
+        # NumPy draws arrays as fast as compiled code does, and nothing need be compiled.
+        return list(pm.draw(many, random_seed=random_seed, mode="FAST_COMPILE"))
+    drawn = pm.draw(values, draws=draws, random_seed=random_seed)
+    return [v[None] for v in drawn] if draws == 1 else list(drawn)
+
+
+def _together(variables: Sequence[Any], values: Sequence[Any], draws: int) -> list[Any] | None:
+    """Graphs of values (draws, ...) in which every variable is drawn many times at once; None where one cannot be."""
+    first = [rv for rv in variables if not set(ancestors([rv])) & (set(variables) - {rv})]
+    try:
+        many = {rv: change_dist_size(rv, (draws,), expand=True) for rv in first}
+        batched = vectorize_graph(list(values), many)
+    except Exception:  # whatever a distribution of the user's own does not support
+        return None
+    full = [for_each_particle(v.type.ndim, b, draws) for b, v in zip(batched, values, strict=True)]
+    return full if all(f.type.ndim == v.type.ndim + 1 for f, v in zip(full, values, strict=True)) else None
+
+
+class Prior:
+    """Draws of the free variables of a model, with or without what they make the observed ones, compiled once.
+
+    Parameters
+    ----------
+    model : pm.Model
+        Its potentials cut the prior, or thin it out, as they do in :class:`Target`.
+    observed : bool, default False
+        Whether to draw the observed variables, too.
+    """
+
+    def __init__(self, model: pm.Model, *, observed: bool = False) -> None:
+        self.model, self.coordinates = model, Coordinates(model)
+        self.names = [rv.name for rv in model.free_RVs]
+        self.others = [rv.name for rv in model.observed_RVs] if observed else []
+        variables = [*model.free_RVs, *(model.observed_RVs if observed else [])]
+        self._draw, updates = pm.compile([], variables, return_updates=True)
+        self._rngs = list(updates)
+
+    def draw(self, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draws (count, ...) of each variable by name.
+
+        Raises
+        ------
+        ValueError
+            If hardly any draw obeys the potentials, or a potential is positive.
+        """
+        reseed_rngs(self._rngs, int(rng.integers(2**63)))
+        columns, _ = _thinned(
+            count,
+            rng,
+            lambda n: [np.stack(v) for v in zip(*(self._draw() for _ in range(n)), strict=True)],
+            self._potential if self.model.potentials else None,
+            TRIED_ONE_BY_ONE,
+            block=1,
+        )
+        return dict(zip([*self.names, *self.others], columns, strict=True))
+
+    def _potential(self, drawn: Columns) -> np.ndarray:
+        values = dict(zip(self.names, drawn, strict=False))
+        return self.coordinates.potential(self.coordinates.unconstrained(values))
+
+
+def _thinned(
+    count: int,
+    rng: np.random.Generator,
+    draw: Callable[[int], Columns],
+    potential: Callable[[Columns], np.ndarray] | None,
+    limit: int,
+    block: int,
+) -> tuple[Columns, Mass]:
+    """Arrays (count, ...) of draws, each kept with the probability exp(potential), and the mean of this probability.
+
+    ``draw(n)`` makes n draws, at most ``block`` of them together. More than ``limit`` in vain are refused, and so are more than
+    ``TRIED_FOR_EACH`` for each that is kept.
+    """
+    kept: list[Columns] = []
+    found = tried = 0
+    first = second = 0.0
+    while found < count:
+        # Fewer draws obey narrow constraints: then they are drawn by many.
+        n = min(max(count, 10 * tried), block)
+        columns = draw(n)
+        if potential is not None:
+            log_chance = potential(columns)
+            obeying = _obeying(log_chance, rng)
+            columns = [c[obeying] for c in columns]
+            chance = np.exp(log_chance)
+            first, second = first + float(chance.sum()), second + float((chance**2).sum())
+        kept.append(columns)
+        found, tried = found + len(columns[0]), tried + n
+        if found < count and tried >= max(limit, TRIED_FOR_EACH * found):
+            raise ValueError(
+                f"{found} of {tried} prior draws obey the model's potentials; the constraints contradict the priors."
+            )
+    mass = Mass() if potential is None else Mass(np.log(first / tried), np.sqrt(max(second / first**2 - 1 / tried, 0.0)))
+    return [np.concatenate(parts)[:count] for parts in zip(*kept, strict=True)], mass
+
+
+def _obeying(potential: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Which draws are kept."""
+    if np.any(potential > 0):
+        raise ValueError(
+            f"a potential of the model is {np.nanmax(potential):.3g} for a draw of the prior; prior draws can only be thinned "
+            "out: write potentials that are at most zero (constraints are zero or minus infinity)."
+        )
+    keep: np.ndarray = -rng.standard_exponential(len(potential)) < potential
+    return keep

@@ -1,0 +1,360 @@
+"""A PyMC model as functions of many particles: what the samplers evaluate.
+
+Particles live in the unconstrained space of the model's value variables. The likelihood is a sum over time, and can be had
+for the first n samples only, block by block, and carried on from where an earlier call ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph import ancestors, clone_replace
+from pytensor.graph.basic import Apply, Variable
+
+from pm_sysid.arguments import shown, whole
+from pm_sysid.likelihood.coordinates import Coordinates, checked, model_of
+from pm_sysid.likelihood.filter_rv import ODEFilterRV
+from pm_sysid.likelihood.prior_draws import draw_prior
+from pm_sysid.recurrence.batch_op import BatchRecurrence
+from pm_sysid.recurrence.threads import default_threads, thread_count
+
+#: Fewest samples by which a diffusion is calibrated.
+MIN_DIFFUSION_SAMPLES = 256
+
+
+class Progress(NamedTuple):
+    """Where the filters of each particle stand, to go on from there.
+
+    One entry a filter: ``params`` (B, P), ``starts`` (B, R, n) and ``state`` (B, R, n_carry).
+    """
+
+    params: tuple[np.ndarray, ...]
+    starts: tuple[np.ndarray, ...]
+    state: tuple[np.ndarray, ...]
+
+    def take(self, index: np.ndarray) -> Progress:
+        """Progress of the particles picked (resampled) by an index or a mask."""
+        return Progress(*(tuple(a[index] for a in arrays) for arrays in self))
+
+    def join(self, other: Progress) -> Progress:
+        """These particles, then others."""
+        pairs = zip(self, other, strict=True)
+        return Progress(*(tuple(np.concatenate(pair) for pair in zip(a, b, strict=True)) for a, b in pairs))
+
+
+@dataclass(eq=False)
+class Target:
+    """Batched log prior and cumulative log-likelihood of a model, in unconstrained space.
+
+    Parameters
+    ----------
+    model : pm.Model, optional
+        Model whose observed variables have log-likelihoods of one common number of samples along their first dimension:
+        ODE filters, or anything else that is (time,)-shaped. Default: the model on the context stack.
+    threads : int, optional
+        Threads for a batch. Default: the environment's choice (see :func:`set_threads`).
+
+    Attributes
+    ----------
+    n_samples : int
+        Number of samples T.
+    size : int
+        Dimension d of the unconstrained space.
+    labels : list of str
+        Name of each coordinate.
+
+    Raises
+    ------
+    ValueError
+        For models without observed variables, with discrete free variables, or with series of different lengths.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pm_sysid as sid
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, 1.0, observed=[0.5, -0.5, 1.0])
+    >>> target = sid.Target(model)
+    >>> particles = target.draw_prior(5, random_seed=1)
+    >>> target.log_likelihood(particles).shape, target.log_likelihood(particles, edges=[0, 1, 3]).shape
+    ((5,), (5, 2))
+    """
+
+    model: pm.Model | None = None
+    threads: int | None = None
+    n_samples: int = field(init=False)
+    size: int = field(init=False)
+    labels: list[str] = field(init=False)
+    coordinates: Coordinates = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the model and take its graphs apart."""
+        self.model = model = model_of(self.model)
+        self.threads = default_threads() if self.threads is None else self.threads
+        if not model.observed_RVs:
+            raise ValueError("the model has no observed variable; give it a likelihood, such as pm_sysid.ODEFilter.")
+        discrete = [v.name for v in model.value_vars if v.type.dtype not in ("float64", "float32")]
+        if discrete:
+            raise ValueError(f"the free variables {discrete} are discrete; the samplers here move continuous ones only.")
+        if not model.value_vars:
+            raise ValueError("the model has no free variables; give at least one parameter a prior.")
+        self.coordinates = Coordinates(model)
+        self.labels, self.size = self.coordinates.labels, self.coordinates.size
+        self.n_samples = self._length(model)
+        self._split(model)
+
+    def __repr__(self) -> str:
+        return f"Target({self.size} unknowns, {self.n_samples} samples, {self.threads} threads)"
+
+    # -- construction -------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _length(model: pm.Model) -> int:
+        lengths = {}
+        for rv in model.observed_RVs:
+            value = model.rvs_to_values[rv]
+            shape = value.shape.eval() if isinstance(value, Variable) else np.shape(value)
+            if len(shape) == 0:
+                raise ValueError(f"the observed variable {rv.name!r} is a single number; its log-likelihood must be a series.")
+            lengths[rv.name] = int(shape[0])
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                f"the observed variables have different numbers of samples: {lengths}; the data are taken in one sample after "
+                "the other, so give all the same number (several records go into one ODEFilter as a list)."
+            )
+        return next(iter(lengths.values()))
+
+    def _split(self, model: pm.Model) -> None:
+        """Log prior; filters, which can be carried on; and whatever else is observed."""
+        prior = model.logp(vars=[*model.free_RVs, *model.potentials], jacobian=True)
+        terms = model.logp(vars=model.observed_RVs, sum=False)
+        for rv, term in zip(model.observed_RVs, terms, strict=True):
+            if term.type.ndim == 0:
+                raise ValueError(f"the log-likelihood of {rv.name!r} is one number for all samples; it must be a series.")
+        self._particles = pt.dmatrix("particles")
+        self._prior, *batched = self.coordinates.vectorised([checked(g) for g in (prior, *terms)], self._particles)
+        self._prior = pt.switch(pt.isnan(self._prior), -np.inf, self._prior)
+        self._edges, self._threads = pt.lvector("edges"), pt.lscalar("threads")
+        self._diffusion_samples = pt.lscalar("diffusion_samples")
+        self._filters, self._others = [], []
+        self._diffusions: dict[Variable, Variable] = {}
+        for rv, term, core in zip(model.observed_RVs, batched, (t.type.ndim for t in terms), strict=True):
+            nodes = [
+                v.owner
+                for v in ancestors([term])
+                if v.owner is not None and isinstance(v.owner.op, BatchRecurrence) and v is v.owner.outputs[0]
+            ]
+            # The one whose outputs the term is; others calibrate its diffusion.
+            main = [n for n in nodes if n.op.recurrence.role == "loglik"]
+            if isinstance(rv.owner.op, ODEFilterRV) and main:
+                self._filters += main
+                self._diffusions |= self._shortened(main[0])
+            else:
+                self._others.append((term, core))
+
+    def _shortened(self, node: Apply) -> dict[Variable, Variable]:
+        """Calibrations of a filter's diffusion, each by the mean over the first samples only."""
+        shortened: dict[Variable, Variable] = {}
+        for final in ancestors(node.inputs):
+            batch = final.owner
+            if batch is None or not isinstance(batch.op, BatchRecurrence) or final is not batch.outputs[1]:
+                continue
+            params, starts, state, _, counts, *rest = batch.inputs
+            steps = pt.maximum(counts, 0)
+            part = pt.sum(steps[: self._diffusion_samples])
+            edges = pt.stack([pt.zeros_like(self._diffusion_samples), self._diffusion_samples])
+            sums = batch.op(params, starts, state, edges, counts, *rest)[1]
+            # The model divides by all substeps; runs that were not reached are NaN.
+            shortened[final] = pt.switch(pt.isnan(sums), 0.0, sums) * (pt.sum(steps) / pt.maximum(part, 1))
+        return shortened
+
+    @property
+    def calibrates_diffusion(self) -> bool:
+        """Whether a filter's diffusion comes from the record (``diffusion="mle"``)."""
+        return bool(self._diffusions)
+
+    # -- compiled pieces ----------------------------------------------------------------------------------------------
+
+    def _compile(self, inputs: Sequence[Variable], outputs: Any) -> Any:
+        return pytensor.function(list(inputs), outputs, on_unused_input="ignore", trust_input=True)
+
+    def _threaded(self, outputs: Sequence[Variable]) -> list[Variable]:
+        """Take the number of threads from an input; by name, since an unpickled graph has a variable of its own."""
+        threads = {v: self._threads for v in ancestors(outputs) if v.name == thread_count().name}
+        result: list[Variable] = clone_replace(list(outputs), threads)
+        return result
+
+    @cached_property
+    def _prior_function(self) -> Any:
+        return self._compile([self._particles, self._threads], self._threaded([self._prior])[0])
+
+    @cached_property
+    def _prepare_function(self) -> Any:
+        """Particles to parameters and starts of each filter."""
+        outputs = [v for node in self._filters for v in node.inputs[:2]]
+        outputs = self._threaded(clone_replace(outputs, self._diffusions) if self._diffusions else outputs)
+        return self._compile([self._particles, self._threads, self._diffusion_samples], outputs)
+
+    @cached_property
+    def _run_functions(self) -> list[Any]:
+        """Each filter alone: parameters, starts, state, edges to sums and state."""
+        functions = []
+        for node in self._filters:
+            params, starts, state = pt.dmatrix("params"), pt.dtensor3("starts"), pt.dtensor3("state")
+            sums, final = node.op(params, starts, state, self._edges, *node.inputs[4:7], self._threads)
+            functions.append(self._compile([params, starts, state, self._edges, self._threads], [sums.sum(axis=2), final]))
+        return functions
+
+    def _pointwise(self) -> list[Variable]:
+        """Log-likelihood (B or 1, n) of each sample between the outer edges, of what is not a filter."""
+        terms = []
+        for term, core in self._others:
+            batched = term if term.type.ndim > core else term[None]  # type: ignore[index]
+            part = batched[:, self._edges[0] : self._edges[-1]]
+            part = part.sum(axis=tuple(range(2, part.type.ndim))) if part.type.ndim > 2 else part
+            terms.append(pt.switch(pt.isnan(part), -np.inf, part))
+        return terms
+
+    @cached_property
+    def _others_function(self) -> Any:
+        return self._compile([self._particles, self._edges, self._threads], self._threaded(self._pointwise()))
+
+    @cached_property
+    def _gradient_function(self) -> Any:
+        """Log prior, log-likelihood between two edges, and their gradients."""
+        sums = []
+        for node in self._filters:
+            inputs = [*node.inputs[:3], self._edges, *node.inputs[4:]]
+            sums.append(node.op(*inputs)[0].sum(axis=(1, 2)))
+        sums += [term.sum(axis=1) for term in self._pointwise()]
+        likelihood = pt.add(*sums) if len(sums) > 1 else sums[0]
+        outputs = [self._prior, pytensor.grad(self._prior.sum(), self._particles, disconnected_inputs="ignore")]
+        outputs += [likelihood, pytensor.grad(likelihood.sum(), self._particles, disconnected_inputs="ignore")]
+        return self._compile([self._particles, self._edges, self._threads], self._threaded(outputs))
+
+    # -- what samplers call -------------------------------------------------------------------------------------------
+
+    def _check(self, particles: Any) -> np.ndarray:
+        try:
+            kind = np.asarray(particles).dtype.kind
+        except ValueError:
+            kind = "O"
+        if kind not in "biuf":
+            raise TypeError(f"particles are {shown(particles)}; give real numbers, one row a particle.")
+        array = np.ascontiguousarray(particles, dtype=np.float64)
+        if array.ndim != 2 or array.shape[1] != self.size or not len(array):
+            raise ValueError(
+                f"particles have the shape {np.shape(particles)}; give one row a particle and {self.size} columns, in the "
+                f"order {self.labels}."
+            )
+        return array
+
+    def _check_edges(self, edges: Any) -> np.ndarray:
+        array = np.asarray(edges)
+        fine = array.ndim == 1 and array.size >= 2 and array.dtype.kind in "iu"
+        if not fine or array[0] < 0 or array[-1] > self.n_samples or np.any(np.diff(array) < 0):
+            raise ValueError(
+                f"edges are {edges!r}; give at least two whole numbers between 0 and {self.n_samples} that do not decrease."
+            )
+        return array.astype(np.int64)
+
+    @property
+    def _n_threads(self) -> np.ndarray:
+        if not whole(self.threads):
+            raise ValueError(
+                f"threads is {shown(self.threads)}; give a positive integer, or None for the environment's choice."
+            )
+        return np.asarray(self.threads, dtype=np.int64)
+
+    def log_prior(self, particles: Any) -> np.ndarray:
+        """Log prior density (with Jacobians and potentials) of particles (B, d), shape (B,)."""
+        result: np.ndarray = np.asarray(self._prior_function(self._check(particles), self._n_threads))
+        return result
+
+    def log_likelihood(self, particles: Any, n: int | None = None, *, edges: Any = None) -> np.ndarray:
+        """Log-likelihood of the first ``n`` samples (default: all), or of each block of samples between ``edges``.
+
+        Parameters
+        ----------
+        particles : array, shape (B, d)
+        n : int, optional
+            Only these first samples are evaluated, and only they cost time.
+        edges : sequence of K + 1 ints, optional
+            Borders of blocks, not decreasing; the first must be 0 (use :meth:`advance` to go on from a later one).
+
+        Returns
+        -------
+        numpy.ndarray, shape (B,) or (B, K)
+            Minus infinity where the ODE cannot be solved.
+        """
+        if n is not None and edges is not None:
+            raise ValueError("give either n or edges, not both.")
+        borders = self._check_edges([0, self.n_samples if n is None else n] if edges is None else edges)
+        sums, _ = self.start(particles, borders)
+        return sums[:, 0] if edges is None else sums
+
+    def start(self, particles: Any, edges: Any, *, diffusion_samples: int | None = None) -> tuple[np.ndarray, Progress]:
+        """Log-likelihood (B, K) of blocks of samples from the first one on, and where that leaves the filters.
+
+        ``diffusion_samples`` is the number of samples by which a filter with ``diffusion="mle"`` calibrates its diffusion:
+        all of them in the model, fewer to save time.
+        """
+        array, borders = self._check(particles), self._check_edges(edges)
+        if borders[0] != 0:
+            raise ValueError(f"edges start at {borders[0]}; start at sample 0, or go on from earlier progress with advance.")
+        by = np.asarray(self.n_samples if diffusion_samples is None else diffusion_samples, dtype=np.int64)
+        prepared = self._prepare_function(array, self._n_threads, by) if self._filters else []
+        starts = tuple(np.broadcast_to(s, (len(array), *s.shape[1:])) for s in prepared[1::2])
+        empty = tuple(np.empty((0, 0, 0)) for _ in self._filters)
+        return self.advance(array, borders, Progress(tuple(prepared[0::2]), starts, empty))
+
+    def advance(self, particles: Any, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
+        """Log-likelihood (B, K) of later blocks of samples, from where ``progress`` of the same particles ended."""
+        array, borders = self._check(particles), self._check_edges(edges)
+        sums = np.zeros((len(array), borders.size - 1))
+        states = []
+        for run, *args in zip(self._run_functions, *progress, strict=True):
+            part, state = run(*(np.ascontiguousarray(a) for a in args), borders, self._n_threads)
+            sums += part
+            states.append(state)
+        for values in self._others_function(array, borders, self._n_threads) if self._others else ():
+            sums = sums + _block_sums(values, borders)
+        sums[np.isnan(sums)] = -np.inf
+        return sums, progress._replace(state=tuple(states))
+
+    def value_and_gradient(self, particles: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Log prior (B,), its gradient (B, d), log-likelihood of the first ``n`` samples (B,) and its gradient (B, d)."""
+        borders = self._check_edges([0, self.n_samples if n is None else n])
+        with np.errstate(all="ignore"):
+            results = self._gradient_function(self._check(particles), borders, self._n_threads)
+        prior, d_prior, likelihood, d_likelihood = results
+        likelihood = np.where(np.isnan(likelihood), -np.inf, likelihood)
+        return prior, d_prior, likelihood, d_likelihood
+
+    def draw_prior(self, draws: int, random_seed: Any = None) -> np.ndarray:
+        """Draws from the prior in unconstrained space, shape (draws, d)."""
+        return draw_prior(self.coordinates, draws, random_seed)
+
+    def constrained(self, particles: Any) -> dict[str, np.ndarray]:
+        """Free and deterministic variables of particles (B, d), by name, each of shape (B, ...)."""
+        return self.coordinates.constrained(self._check(particles))
+
+    def unconstrained(self, values: Mapping[str, Any]) -> np.ndarray:
+        """Particles (B, d) for values (B, ...) of all free variables, by name."""
+        return self.coordinates.unconstrained(values)
+
+
+def _block_sums(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Sums (B, K) of the columns between edges, of which the first column belongs to the first edge."""
+    sums = np.zeros((len(values), len(edges) - 1))
+    filled = np.diff(edges) > 0
+    with np.errstate(invalid="ignore"):
+        sums[:, filled] = np.add.reduceat(values, (edges[:-1] - edges[0])[filled], axis=1) if filled.any() else 0.0
+    return sums

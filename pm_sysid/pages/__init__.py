@@ -1,1 +1,0 @@
-"""Pages of HTML that need no other file: a comparison of models, a report on one."""

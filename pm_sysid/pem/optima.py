@@ -1,0 +1,243 @@
+"""Searches from several starts: which optima they end at, when enough have agreed, and what to doubt."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pm_sysid.pem.left_over import left_over
+from pm_sysid.pem.objective import Evaluation, Objective
+from pm_sysid.pem.optimise import Solution, solve
+from pm_sysid.pem.settings import Optimiser
+from pm_sysid.pem.side_by_side import Coordinates, End, explore
+from pm_sysid.pem.starts import Starts
+from pm_sysid.pem.unseen import sizes, unseen_unknowns
+
+#: Searches end at one optimum if the record can hardly tell their ends apart: by this much in log-likelihood.
+SAME = 0.5
+#: Points this near each other in log-likelihood are on one ridge, where there is one.
+LEVEL = 0.01
+#: An optimum this much less likely, in log-likelihood, is as good as the best: exp(-8) is 1 in 3000.
+AS_GOOD = 8.0
+#: A landscape is rugged where other optima have at most this many times the mean squared error of the best.
+RUGGED = 1.5
+#: Starts of the first round beside the guess, one near it and one far: where one of them ends where it does, and none lower,
+#: that is all.
+FIRST_ROUND = 2
+#: Ends that are searched from to the last digit, in a round.
+POLISHED = 3
+
+
+class Optimum(NamedTuple):
+    """One of the optima that searches ended at: its objective, the unknowns there, and how many starts it drew."""
+
+    objective: float
+    parameters: np.ndarray
+    starts: int
+
+
+class _Place(NamedTuple):
+    """An optimum with all that is known of it."""
+
+    solution: Solution
+    starts: list[np.ndarray]
+
+
+class Found(NamedTuple):
+    """Result of a search from several starts.
+
+    ``doubt`` says in words why the best optimum may not be the one that is wanted, and is empty where nothing speaks
+    against it; ``note`` how the starts ended.
+    """
+
+    solution: Solution
+    optima: list[Optimum]
+    doubt: str
+    note: str
+    nfev: int
+    njev: int
+
+
+class SeveralStarts:
+    """One search from the guess, and others from drawn starts until they agree."""
+
+    def __init__(self, objective: Objective, starts: Starts, optimiser: Optimiser) -> None:
+        self.objective, self.starts, self.optimiser = objective, starts, optimiser
+        self.places: list[_Place] = []
+        self.tried = self.unfinished = self.nfev = self.njev = 0
+        self.coordinates: Coordinates | None = None
+
+    def run(self, total: int, given: np.ndarray) -> Found | None:
+        """Search from the guess and ``total - 1`` drawn starts, or those ``given`` (S, k); None if nothing is possible."""
+        self.from_guess()
+        more = total - 1
+        if len(given):
+            self.round(given)
+        elif more > 0:
+            self.starts.explaining()
+            first = min(FIRST_ROUND, more)
+            self.round(np.concatenate([self.starts.near(self.starts.x, first // 2), self.starts.far(first - first // 2)]))
+            if not self.agreed() and more > first:
+                near = (more - first) // 2
+                centre = self.best.solution.x if self.places else self.starts.x
+                self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]))
+            if self.places and more > first and self.lonely():
+                near = total // 2
+                self.round(np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]))
+        self.nfev += self.starts.evaluated
+        return self.found() if self.places else None
+
+    @property
+    def best(self) -> _Place:
+        """The lowest optimum."""
+        return min(self.places, key=lambda p: p.solution.evaluation.value)
+
+    def agreed(self) -> bool:
+        """Whether a drawn start has ended where the guess has, none at an optimum that could be as good, and the fit is one."""
+        if not self.places or not self.best.solution.success or len(self.best.starts) < 2:
+            return False
+        value, c = self.best.solution.evaluation.value, self.coordinates
+        assert c is not None
+        if left_over(self.objective, self.best.solution.x).poor:
+            return False
+        return all(c.gain(value, p.solution.evaluation.value) > AS_GOOD for p in self.places if p is not self.best)
+
+    def lonely(self) -> bool:
+        """Whether the best optimum drew one start, while others found others."""
+        return len(self.best.starts) == 1 and self.tried > 1
+
+    def from_guess(self) -> None:
+        """The search from the guess, to the last digit."""
+        x, starts = self.starts.x, self.starts
+        solution = self.solve(x)
+        self.tried = 1
+        largest = abs(solution.history[0].objective) if solution.history else np.inf
+        largest = largest if np.isfinite(largest) else 1.0
+        self.coordinates = Coordinates(self.objective, starts.lower, starts.upper, largest)
+        if solution.evaluation.finite:
+            self.places.append(_Place(solution, [x]))
+
+    def solve(self, x: np.ndarray) -> Solution:
+        """Search from one point as the user asked for."""
+        solution = solve(self.objective, x, self.starts.lower, self.starts.upper, self.optimiser)
+        self.nfev, self.njev = self.nfev + solution.nfev, self.njev + solution.njev
+        return solution
+
+    def round(self, starts: np.ndarray) -> None:
+        """Search from starts side by side; the lowest ends, where new, to the last digit."""
+        assert self.coordinates is not None
+        ends, points = explore(self.coordinates, starts, lambda x, e: self.place_of(x, e) is not None)
+        self.nfev, self.njev, self.tried = self.nfev + points, self.njev + points, self.tried + len(starts)
+        self.unfinished += len(starts) - len(ends)
+        left = POLISHED
+        for end in sorted(ends, key=lambda e: e.evaluation.value):
+            place = self.place_of(end.x, end.evaluation)
+            if place is None and left and self.worth(end):
+                left -= 1
+                solution = self.solve(end.x)
+                place = self.place_of(solution.x, solution.evaluation)
+                if place is None or solution.evaluation.value < place.solution.evaluation.value:
+                    drawn = place.starts if place else []
+                    self.places = [p for p in self.places if p is not place]
+                    place = _Place(solution, drawn)
+                    self.places.append(place)
+            elif place is None and end.how == "ended":
+                place = _Place(_as_solution(end), [])
+                self.places.append(place)
+            if place is None:
+                self.unfinished += 1
+            else:
+                place.starts.append(end.start)
+
+    def worth(self, end: End) -> bool:
+        """Whether an end could be, or become, as good as the best."""
+        assert self.coordinates is not None
+        return not self.places or self.coordinates.gain(self.best.solution.evaluation.value, end.evaluation.value) < AS_GOOD
+
+    def place_of(self, x: np.ndarray, evaluation: Evaluation) -> _Place | None:
+        """The optimum at unknowns, as far as the record can tell."""
+        return next((p for p in self.places if self.same(p.solution, x, evaluation)), None)
+
+    def same(self, solution: Solution, x: np.ndarray, evaluation: Evaluation) -> bool:
+        """Whether a point is at an optimum: as likely, and within what the information there calls the same."""
+        c = self.coordinates
+        assert c is not None
+        value = solution.evaluation.value
+        apart = abs(c.gain(value, evaluation.value))
+        if apart > SAME:
+            return False
+        if apart < LEVEL and self.ridge(solution):
+            return True
+        return self.alike(solution, x, 4 * SAME)
+
+    def alike(self, solution: Solution, x: np.ndarray, within: float) -> bool:
+        """Whether unknowns are those of an optimum by its information, in log-likelihood, whatever the noise.
+
+        Noise is left out where there are other unknowns: whether there is a little or none may be two optima, which say the
+        same of the parameters.
+        """
+        c = self.coordinates
+        assert c is not None
+        _, information = c.slope(solution.x, solution.evaluation)
+        away, rest = c.of(x) - c.of(solution.x), ~c.positive
+        if rest.any() and not rest.all():
+            size = np.sqrt(np.diag(information))
+            size = np.where(size > 0, size, 1.0)
+            covariance = np.linalg.pinv(information / np.outer(size, size), rcond=1e-12, hermitian=True)[np.ix_(rest, rest)]
+            information, away = np.linalg.pinv(covariance, rcond=1e-12, hermitian=True), (away * size)[rest]
+        away = np.where(np.isfinite(away), away, 0.0)
+        return bool(0.5 * c.unit(solution.evaluation.value) * away @ information @ away < within)
+
+    def ridge(self, solution: Solution) -> bool:
+        """Whether the record says nothing about some combination of unknowns: optima are then connected."""
+        information = solution.evaluation.information * np.outer(sizes(solution.x), sizes(solution.x))
+        free = (solution.x > self.starts.lower) & (solution.x < self.starts.upper) & ~self.objective.layout.positive
+        return bool(unseen_unknowns(self.objective, solution.evaluation, information, free).any())
+
+    def found(self) -> Found:
+        """The lowest optimum, all of them, and what to doubt."""
+        places = sorted(self.places, key=lambda p: p.solution.evaluation.value)
+        solution = places[0].solution
+        optima = [Optimum(p.solution.evaluation.value, p.solution.x.copy(), len(p.starts)) for p in places]
+        return Found(solution, optima, self.doubt(places), self.note(places), self.nfev, self.njev)
+
+    def note(self, places: list[_Place]) -> str:
+        """How the starts ended."""
+        if self.tried == 1:
+            return ""
+        words = f"{len(places[0].starts)} of {self.tried} starts ended here"
+        if len(places) > 1:
+            others = ", ".join(f"{p.solution.evaluation.value:.4g} ({len(p.starts)})" for p in places[1:4])
+            words += f", others at objectives of {others}{', ...' if len(places) > 4 else ''}"
+        return f"{words}{f'; {self.unfinished} did not get anywhere' if self.unfinished else ''}."
+
+    def doubt(self, places: list[_Place]) -> str:
+        """Why the best optimum may not be the one that is wanted."""
+        c = self.coordinates
+        assert c is not None
+        best, names = places[0].solution, self.objective.layout.names
+        others = [p for p in places[1:] if not self.alike(best, p.solution.x, 4 * SAME)]
+        rivals = [p for p in others if c.gain(best.evaluation.value, p.solution.evaluation.value) < AS_GOOD]
+        if rivals:
+            other = rivals[0].solution
+            where = ", ".join(f"{n} = {v:.5g}" for n, v in zip(names, other.x, strict=True) if not n.startswith("x0"))
+            less = c.gain(best.evaluation.value, other.evaluation.value)
+            return (
+                f"Another optimum is nearly as good ({where}; objective {other.evaluation.value:.6g}, {less:.2g} less in "
+                "log-likelihood), and the record hardly tells which is right: set bounds that only one is within, or use a "
+                "longer record."
+            )
+        if others and len(places[0].starts) == 1 and self.tried > 1 + FIRST_ROUND:
+            further = c.gain(best.evaluation.value, others[0].solution.evaluation.value)
+            if further < 0.5 * self.objective.count * np.log(RUGGED):
+                return (
+                    f"Only one of {self.tried} starts ended here, and others at optima that are not much higher: a lower one "
+                    "may have been missed. Give more starts (starts=50), bounds, or a better guess."
+                )
+        return ""
+
+
+def _as_solution(end: End) -> Solution:
+    """A higher optimum, which no search has been to the last digit of."""
+    return Solution(end.x, end.evaluation, True, 0, "", 0, 0, [])

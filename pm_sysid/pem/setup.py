@@ -1,0 +1,334 @@
+"""From what a user gives to a filter with unknowns, bounds and names; everything is checked here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from pm_sysid.arguments import number
+from pm_sysid.pem.filters import Filter, KalmanFilter, ProbabilisticFilter
+from pm_sysid.pem.initial_states import InitialValues, covariance_roots, estimated, initial_values
+from pm_sysid.pem.objective import Layout, ObjectiveName
+from pm_sysid.pem.parameter_tree import leaves, nameless
+from pm_sysid.pem.predictors import ESTIMATE, Noise, Predictor, ProbabilisticKalman, as_predictor
+from pm_sysid.pem.settings import InitialState
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.checks import check_records
+from pm_sysid.solve.simulate import simulate
+from pm_sysid.solve.substeps import SubstepWarning
+from pm_sysid.steps.kalman import KalmanForm
+from pm_sysid.symbolic.system import System
+
+#: Noise is searched for from this share of what it disturbs: from above, since a likelihood is flat where there is hardly any.
+START = 0.1
+
+
+class Unknowns(NamedTuple):
+    """What a fit searches for, and between which bounds."""
+
+    layout: Layout
+    x: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    n_leaves: int
+    noise: dict[str, tuple[int, float]]  # by name: index of the unknown, or -1 and its value
+
+    def holding(self, held: Sequence[int]) -> Unknowns:
+        """The same without some initial states, by their places among the unknowns: they stay where a search would start."""
+        layout, rest = self.layout, np.delete(np.arange(self.x.size), held)
+        kept = np.flatnonzero(~np.isin(layout.x0_sources, held))
+        rows, columns = layout.x0_slots
+        shorter = replace(
+            layout,
+            names=tuple(layout.names[j] for j in rest),
+            x0_slots=(rows[kept], columns[kept]),
+            x0_sources=np.searchsorted(rest, layout.x0_sources[kept]),
+            positive=layout.positive[rest],
+        )
+        return self._replace(layout=shorter, x=self.x[rest], lower=self.lower[rest], upper=self.upper[rest])
+
+
+class Setup(NamedTuple):
+    """A problem of prediction-error minimisation."""
+
+    system: System
+    predictor: Predictor
+    filter: Filter
+    unknowns: Unknowns
+    roots: np.ndarray  # of the covariance of the initial states, (R, n_x, n_x)
+    initially: InitialValues  # as given, or as the first samples show them
+    by_default: bool  # whether it was not said which initial states are estimated
+
+
+def set_up(
+    system: System,
+    data: TimeSeries | Sequence[TimeSeries],
+    p_guess: Any,
+    predictor: Any,
+    initial: InitialState,
+    bounds: Any,
+    fixed: Mapping[str, float] | None,
+    objective: ObjectiveName,
+) -> Setup:
+    """Check the arguments of :func:`fit_pem` and build the filter."""
+    if not isinstance(system, System):
+        raise TypeError(f"system is {type(system).__name__}; give a System.")
+    if not system.states:
+        raise ValueError(
+            "the system has no states, so that there is nothing to filter; for least squares give its output to a normal "
+            "likelihood, pm.Normal(name, pm_sysid.simulate(system, data, params), noise, observed=data.y), and use find_mode."
+        )
+    records = check_records(system, data)
+    predictor = as_predictor(predictor)
+    if not any(np.isfinite(r.output_matrix).any() for r in records):
+        raise ValueError("data has no measurement: every output is NaN.")
+    guess = leaves("p_guess", p_guess)
+    positional = bool(guess) and all(nameless(name) for name in guess)
+    fixed = _fixed(system, fixed)
+    free = [p for p in system.params if p not in fixed]
+    if positional:
+        if len(guess) != len(free):
+            raise ValueError(f"p_guess has {len(guess)} numbers; give one for each parameter, in order: {tuple(free)}.")
+        guess = dict(zip(free, guess.values(), strict=True))
+    process, noise = predictor.noises(system)
+    noise = _default_noise(noise, system, process, objective)
+    _check_names(system, guess, fixed, process, noise, objective)
+
+    initially = initial_values(system, records, initial.x0)
+    start, std = initially.mean, initially.std
+    uncertain = objective == "likelihood" or predictor.R is not None
+    given = np.full_like(std, 1.0 if uncertain and not isinstance(predictor, ProbabilisticKalman) else 0.0)
+    default = np.where(std > 0, std if uncertain else 0.0, given)
+    by_default = initial.estimate is None
+    # A covariance given for the start is what is known of it instead.
+    unknown = estimated(system, initially.given, False if by_default and initial.P0 is not None else initial.estimate)
+    if (initially.hidden & ~unknown).any():
+        initial_values(system, records, initial.x0, hidden="raise")
+    # A state that is an unknown has no distribution beside it: it would be uncertain twice.
+    default = np.where(unknown, 0.0, default)
+    roots = covariance_roots(system, initial.P0, default)
+    _check_weights(predictor, process, noise, roots, objective)
+
+    values = {**guess, **fixed}
+    states, substeps = np.ones(len(system.states)), predictor.substeps
+    if substeps == "auto" or ESTIMATE in process.entries:
+        states, substeps = _free_runs(system, records, values, start, substeps)
+    filter = _filter(system, predictor, records, int(substeps), process, noise, roots)
+    outputs = np.concatenate([r.output_matrix for r in records])
+    sizes = {"process": START * states, "noise": START * _spread(outputs)}
+    kalman = [("process", process, system.states), ("noise", noise, system.outputs)]
+    kalman = kalman if filter.n_process else kalman[1:]
+    unknowns = _unknowns(system, guess, values, kalman, sizes, start, unknown, bounds, positional)
+    if unknowns.x.size == 0:
+        raise ValueError("there is nothing to find: p_guess is empty, and neither noise nor initial states are estimated.")
+    if objective == "mse" and (count := int(np.isfinite(outputs).sum())) < unknowns.x.size:
+        raise ValueError(f"data has {count} measurements, fewer than the {unknowns.x.size} unknowns; use a longer record.")
+    return Setup(system, predictor, filter, unknowns, roots, initially, by_default)
+
+
+def refined(setup: Setup, x: np.ndarray) -> Setup | None:
+    """The same problem with more substeps, from unknowns ``x``, if ``"auto"`` needs more there than it did at the guess."""
+    system, filter, unknowns = setup.system, setup.filter, setup.unknowns
+    if setup.predictor.substeps != "auto" or not isinstance(filter, KalmanFilter):
+        return None
+    params, x0 = unknowns.layout.place(x)
+    values = dict(zip(system.params, params[: len(system.params)].tolist(), strict=True))
+    _, substeps = _free_runs(system, filter.records, values, x0, "auto")
+    if substeps <= filter.substeps:
+        return None
+    finer = KalmanFilter(system, filter.form, filter.records, substeps, setup.roots)
+    return setup._replace(filter=finer, unknowns=unknowns._replace(x=x.copy()))
+
+
+def _fixed(system: System, fixed: Mapping[str, float] | None) -> dict[str, float]:
+    if fixed is None:
+        return {}
+    if not isinstance(fixed, Mapping):
+        raise TypeError(f"fixed is {type(fixed).__name__}; give a dict of numbers by parameter.")
+    for name, value in fixed.items():
+        if name not in system.params:
+            raise ValueError(f"fixed names {name!r}, which is no parameter of the system: {system.params}.")
+        number(value, f"fixed[{name!r}]")
+    return {name: float(value) for name, value in fixed.items()}
+
+
+def _default_noise(noise: Noise | None, system: System, process: Noise, objective: ObjectiveName) -> Noise:
+    """Measurement noise where none is given: estimated by a likelihood; a free run does not depend on it."""
+    if noise is not None:
+        return noise
+    if objective == "likelihood":
+        return Noise((ESTIMATE,) * len(system.outputs))
+    return Noise((1.0,) * len(system.outputs))
+
+
+def _check_weights(predictor: Predictor, process: Noise, noise: Noise, roots: np.ndarray, objective: ObjectiveName) -> None:
+    """Without a measurement noise there is nothing to weigh an uncertain state against."""
+    if objective == "likelihood" or predictor.R is not None:
+        return
+    if not process.zero or roots.any() or isinstance(predictor, ProbabilisticKalman):
+        raise ValueError(
+            "R is not given, but the predictor weighs measurements against an uncertain state (Q, P0 or a solver); give "
+            "R=..., or objective='likelihood' to find it."
+        )
+
+
+def _check_names(
+    system: System,
+    guess: Mapping[str, float],
+    fixed: Mapping[str, float],
+    process: Noise,
+    noise: Noise,
+    objective: ObjectiveName,
+) -> None:
+    """Every parameter once, and nothing else but standard deviations that the predictor names."""
+    deviations = [*process.names, *noise.names]
+    if clash := [n for n in deviations if n in system.params]:
+        raise ValueError(f"Q or R names {clash} as standard deviations, but these are parameters of the system; rename them.")
+    if objective == "mse" and (deviations or ESTIMATE in (*process.entries, *noise.entries)):
+        raise ValueError(
+            "Q or R is to be found, but the mean squared innovation depends on their ratio alone and is least for no noise at "
+            "all; use objective='likelihood'."
+        )
+    if twice := [n for n in guess if n in fixed]:
+        raise ValueError(f"{twice} are both in p_guess and fixed; leave them out of one.")
+    missing = [n for n in (*system.params, *deviations) if n not in guess and n not in fixed]
+    unknown = [n for n in guess if n not in system.params and n not in deviations]
+    if missing or unknown:
+        parts = [f"lacks {missing}"] * bool(missing) + [f"has the unknown names {unknown}"] * bool(unknown)
+        raise ValueError(
+            f"p_guess {' and '.join(parts)}; the system's parameters are {system.params}. A number is called by its key, the "
+            "entries of a list or array k by k_0, k_1, ..., and a parameter that is known goes to fixed={...}."
+        )
+    for name, value in guess.items():
+        if not np.isfinite(value) or (name in deviations and value <= 0):
+            kind_of = "positive" if name in deviations else "finite"
+            raise ValueError(f"p_guess of {name!r} is {value!r}; give a {kind_of} number.")
+
+
+def _spread(values: np.ndarray) -> np.ndarray:
+    """Standard deviation of each column, never zero."""
+    seen = [column[np.isfinite(column)] for column in values.T]
+    spread = np.array([np.std(column) if column.size else 0.0 for column in seen])
+    return np.where(spread > 0, spread, 1.0)
+
+
+def _free_runs(
+    system: System, records: Sequence[TimeSeries], values: Mapping[str, float], x0: np.ndarray, substeps: int | Literal["auto"]
+) -> tuple[np.ndarray, int]:
+    """Size of each state in free runs at the guess, and the substeps they take."""
+    params = {p: values[p] for p in system.params}
+    starts = [dict(zip(system.states, map(float, start), strict=True)) for start in x0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SubstepWarning)  # a guess need not be a good model
+        runs = [simulate(system, r, params, x0=s, substeps=substeps) for r, s in zip(records, starts, strict=True)]
+    with np.errstate(all="ignore"):
+        squares = np.concatenate([np.stack([run[s].values for s in system.states], axis=1) for run in runs]) ** 2
+        size = np.sqrt(np.mean(squares, axis=0))
+    return np.where(np.isfinite(size) & (size > 0), size, 1.0), max(int(run.attrs["substeps"]) for run in runs)
+
+
+def _filter(
+    system: System,
+    predictor: Predictor,
+    records: Sequence[TimeSeries],
+    substeps: int,
+    process: Noise,
+    noise: Noise,
+    roots: np.ndarray,
+) -> Filter:
+    if isinstance(predictor, ProbabilisticKalman):
+        if np.any(roots - roots * np.eye(roots.shape[1])):
+            raise ValueError("P0 is not diagonal; a ProbabilisticKalman takes independent initial states.")
+        return ProbabilisticFilter(system, predictor.solver, records, substeps, np.sqrt(np.sum(roots**2, axis=2)))
+    certain = process.zero and not roots.any()
+    form = KalmanForm(predictor.points if not certain else None, process.full, noise.full, certain)
+    return KalmanFilter(system, form, records, substeps, roots)
+
+
+def _unknowns(
+    system: System,
+    guess: Mapping[str, float],
+    values: Mapping[str, float],
+    noises: Sequence[tuple[str, Noise, Sequence[str]]],
+    sizes: Mapping[str, np.ndarray],
+    x0: np.ndarray,
+    estimate: np.ndarray,
+    bounds: Any,
+    positional: bool,
+) -> Unknowns:
+    """Order the unknowns: leaves of ``p_guess``, standard deviations, initial states."""
+    names, x = list(guess), list(guess.values())
+    index = {name: i for i, name in enumerate(names)}
+    params = [values[p] for p in system.params]
+    slots = [(i, index[p]) for i, p in enumerate(system.params) if p in index]
+    deviations = {n for _, noise, _ in noises for n in noise.names}
+    positive = [n in deviations for n in names]
+    shown: dict[str, tuple[int, float]] = {}
+    for label, of, channels in noises:
+        for i, entry in enumerate(of.entries):
+            name = f"{label}_{channels[i]}" if not of.full else ""
+            if isinstance(entry, str):
+                if entry == ESTIMATE:
+                    if name in index:
+                        raise ValueError(f"p_guess has {name!r}, which is what an estimated standard deviation is called here.")
+                    index[name] = len(names)
+                    names.append(name)
+                    x.append(float(sizes[label][i]))
+                    positive.append(True)
+                    entry = name
+                slots.append((len(params), index[entry]))
+                shown[name] = index[entry], np.nan
+                params.append(x[index[entry]])
+            else:
+                params.append(entry)
+                if name:
+                    shown[name] = -1, entry
+    places = np.argwhere(estimate)
+    at = [len(names) + i for i in range(len(places))]
+    many = len(x0) > 1
+    names += [f"x0[{r}].{system.states[i]}" if many else f"x0.{system.states[i]}" for r, i in places]
+    x += [float(x0[r, i]) for r, i in places]
+    positive += [False] * len(places)
+    lower, upper = _bounds(bounds, list(guess), positional, len(names))
+    lower = np.where(positive, np.maximum(lower, 0.0), lower)
+    layout = Layout(
+        tuple(names),
+        np.array(params, dtype=float),
+        np.array([s for s, _ in slots], dtype=int),
+        np.array([u for _, u in slots], dtype=int),
+        x0,
+        (places[:, 0], places[:, 1]),
+        np.array(at, dtype=int),
+        np.array(positive, dtype=bool),
+    )
+    return Unknowns(layout, np.array(x, dtype=float), lower, upper, len(guess), shown)
+
+
+def _bounds(bounds: Any, names: list[str], positional: bool, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper bounds of all unknowns."""
+    sides = [np.full(size, -np.inf), np.full(size, np.inf)]
+    if bounds is None:
+        return sides[0], sides[1]
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise TypeError(f"bounds is {bounds!r}; give a pair (lower, upper) of trees like p_guess; None leaves a side open.")
+    for what, side, tree in zip(("lower bounds", "upper bounds"), sides, bounds, strict=True):
+        if tree is None:
+            continue
+        found = leaves(what, tree)
+        if positional and all(nameless(n) for n in found) and len(found) == len(names):
+            found = dict(zip(names, found.values(), strict=True))
+        if set(found) != set(names):
+            missing, extra = [n for n in names if n not in found], [n for n in found if n not in names]
+            raise ValueError(
+                f"{what} lack {missing} and have {extra} too many; give them the structure of p_guess, with -np.inf or np.inf "
+                "where there is none."
+            )
+        side[: len(names)] = [found[n] for n in names]
+    for name, low, high in zip(names, *sides, strict=False):
+        if not low < high:
+            raise ValueError(f"the bounds of {name!r} are {low} and {high}; the lower must be below the upper, or use fixed.")
+    return sides[0], sides[1]

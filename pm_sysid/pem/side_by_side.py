@@ -1,0 +1,155 @@
+"""Many searches at once: damped steps of Gauss and Newton, whose points are evaluated in one batch of derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
+
+#: Steps of a search, accepted or not.
+STEPS = 30
+#: A search has ended where the next step would gain less than this in log-likelihood.
+GAIN = 1e-3
+#: Standard deviations change by this factor at most in one step, as a logarithm.
+LONGEST = 2.0
+#: A mean squared error of this share of the largest is as good as none.
+EXACT = 1e-12
+
+
+class Coordinates:
+    """Unknowns as searches see them: standard deviations in logarithms; and objectives as log-likelihoods."""
+
+    def __init__(self, objective: Objective, lower: np.ndarray, upper: np.ndarray, largest: float) -> None:
+        self.objective, self.positive = objective, objective.layout.positive
+        self.lower, self.upper, self.largest = self.of(lower), self.of(upper), largest
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """Coordinates of unknowns."""
+        with np.errstate(divide="ignore"):
+            return np.where(self.positive, np.log(np.where(self.positive, np.maximum(x, 0.0), 1.0)), x)
+
+    def unknowns(self, u: np.ndarray) -> np.ndarray:
+        """Unknowns at coordinates."""
+        with np.errstate(over="ignore"):
+            return np.where(self.positive, np.exp(np.where(self.positive, u, 0.0)), u)
+
+    def unit(self, value: float) -> float:
+        """What turns differences of the objective near a value of it into those of a negative log-likelihood."""
+        if not isinstance(self.objective, SquaredErrors):
+            return 1.0
+        return 0.5 * self.objective.count / max(value, EXACT * self.largest, 1e-300)
+
+    def gain(self, value: float, other: float) -> float:
+        """By how much a value of the objective is more likely than another one."""
+        if not isinstance(self.objective, SquaredErrors):
+            return other - value
+        least = max(EXACT * self.largest, 1e-300)
+        return 0.5 * self.objective.count * float(np.log(max(other, least) / max(value, least)))
+
+    def slope(self, x: np.ndarray, evaluation: Evaluation) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and information by the coordinates."""
+        ones = np.where(self.positive, x, 1.0)
+        return evaluation.gradient * ones, evaluation.information * np.outer(ones, ones)
+
+
+class End(NamedTuple):
+    """Where a search ended, by what it had found: ``"joined"`` a place known before, ``"ended"``, or ``"unfinished"``."""
+
+    x: np.ndarray
+    evaluation: Evaluation
+    how: str
+    start: np.ndarray
+
+
+class _Searcher:
+    """One of the searches."""
+
+    def __init__(self, u: np.ndarray) -> None:
+        self.u, self.trial = u, u
+        self.evaluation: Evaluation | None = None
+        self.damping, self.how, self.predicted = 1e-2, "", np.inf
+        self.start = u
+
+
+def explore(
+    coordinates: Coordinates, starts: np.ndarray, known: Callable[[np.ndarray, Evaluation], bool]
+) -> tuple[list[End], int]:
+    """Search from all starts (S, k) at once.
+
+    Parameters
+    ----------
+    coordinates, starts
+    known
+        Whether unknowns with their evaluation are where a search has ended before; this one then ends too.
+
+    Returns
+    -------
+    list of End, int
+        Of those searches that found a possible point at all; and the number of points evaluated.
+    """
+    searchers = [_Searcher(coordinates.of(x)) for x in starts]
+    points, last = 0, STEPS
+    for i in range(STEPS):
+        running = [s for s in searchers if not s.how]
+        if not running or i > last:
+            break
+        trials = np.array([coordinates.unknowns(s.trial) for s in running])
+        points += len(trials)
+        for s, x, evaluation in zip(running, trials, coordinates.objective.evaluate_many(trials), strict=True):
+            _judge(s, x, evaluation, coordinates, known)
+            if not s.how:
+                _step(s, coordinates)
+            elif s.how != "impossible":  # the others have as long again
+                last = min(last, 2 * i + 5)
+    found = [s for s in searchers if s.evaluation is not None]
+    return [
+        End(coordinates.unknowns(s.u), s.evaluation, s.how or "unfinished", coordinates.unknowns(s.start))
+        for s in found
+        if s.evaluation is not None
+    ], points
+
+
+def _judge(
+    s: _Searcher,
+    x: np.ndarray,
+    evaluation: Evaluation,
+    coordinates: Coordinates,
+    known: Callable[[np.ndarray, Evaluation], bool],
+) -> None:
+    """Take a trial point if it is lower."""
+    if evaluation.finite and (s.evaluation is None or evaluation.value <= s.evaluation.value):
+        first, s.u, s.evaluation = s.evaluation is None, s.trial, evaluation
+        s.damping = s.damping if first else max(s.damping / 7, 1e-9)
+        if known(x, evaluation):
+            s.how = "joined"
+        elif not first and s.predicted < GAIN:
+            s.how = "ended"
+    elif s.evaluation is None:
+        s.how = "impossible"
+    else:
+        s.damping *= 6
+        if s.predicted < GAIN:
+            s.how = "ended"
+
+
+def _step(s: _Searcher, coordinates: Coordinates) -> None:
+    """The next trial point."""
+    assert s.evaluation is not None
+    gradient, information = coordinates.slope(coordinates.unknowns(s.u), s.evaluation)
+    pushed = ((s.u <= coordinates.lower) & (gradient > 0)) | ((s.u >= coordinates.upper) & (gradient < 0))
+    free = np.flatnonzero(~pushed)
+    step = np.zeros_like(s.u)
+    size = np.sqrt(np.diag(information))[free]
+    size = np.where(size > 0, size, max(size.max(initial=0.0), 1e-300))
+    scaled = information[np.ix_(free, free)] / np.outer(size, size)
+    damped = scaled + (s.damping + 1e-13) * np.eye(free.size)
+    if free.size:
+        step[free] = -np.linalg.lstsq(damped, gradient[free] / size, rcond=None)[0] / size
+    step = np.where(coordinates.positive, np.clip(step, -LONGEST, LONGEST), step)
+    s.trial = np.clip(s.u + step, coordinates.lower, coordinates.upper)
+    # What a whole step would gain: the part of the residuals that the derivatives reach, small steps or not.
+    whole = np.linalg.lstsq(scaled, gradient[free] / size, rcond=1e-12)[0] if free.size else np.zeros(0)
+    s.predicted = 0.5 * coordinates.unit(s.evaluation.value) * float(whole @ (gradient[free] / size))

@@ -1,0 +1,79 @@
+"""Predictions of several models, or made in several ways, over one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import xarray as xr
+
+from pm_sysid.plots.axes import AxesArray, Panels, interval, panels, probability
+from pm_sysid.plots.fit import plot_fit
+from pm_sysid.records.timeseries import TimeSeries
+
+
+def plot_prediction(
+    record: TimeSeries,
+    predictions: Any,
+    *,
+    output: str | None = None,
+    window: tuple[float, float] | None = None,
+    hdi: float = 0.94,
+    axes: Panels = None,
+    figsize: tuple[float, float] | None = None,
+) -> AxesArray:
+    """Draw bands of predictions over a measured output, one panel for each set of predictions.
+
+    Parameters
+    ----------
+    record : TimeSeries
+        The record, with outputs; usually not the one of the fit.
+    predictions : mapping by label, or one set of predictions
+        Each as for :func:`plot_fit`, such as what :func:`predict` returns: of several models, or of one model with the
+        parameters of one draw for each run and with new ones at every step.
+    output, window, hdi
+        As for :func:`plot_fit`.
+    axes, figsize : matplotlib axes, or an array of them; (float, float); optional
+        Where to draw, one for each set; or the width and height of a new figure, in inches.
+
+    Returns
+    -------
+    ndarray of matplotlib axes, shape (sets,)
+
+    Raises
+    ------
+    ImportError, ValueError
+        If matplotlib is missing; if there are no predictions, no such output, or shapes do not match.
+
+    Notes
+    -----
+    Compare Green (2015), Figures 11-13. The band holds what varies between the runs, not the measurement noise.
+
+    Examples
+    --------
+    >>> import matplotlib, numpy as np
+    >>> matplotlib.use("Agg")
+    >>> record = TimeSeries([0.0, 0.1, 0.2], y=[0.0, 1.0, 0.5], outputs="z")
+    >>> runs = np.array([[0.1, 1.0, 0.4], [0.0, 0.9, 0.5]])
+    >>> first, second = plot_prediction(record, {"viscous": runs, "Coulomb": 2 * runs})
+    >>> second.get_title(loc="left")
+    'Coulomb'
+    """
+    window, hdi = interval(window, "window"), probability(hdi, "hdi")
+    several = isinstance(predictions, Mapping) and not isinstance(predictions, xr.Dataset)
+    sets: dict[str, Any] = dict(predictions) if several else {"": predictions}
+    if not sets:
+        raise ValueError("there are no predictions to draw; give a mapping of labels to predictions.")
+    count = len(sets)
+    used = panels(axes, [(count, 1)], figsize, (6.4, 1.9 * count + 0.6), sharex=True, sharey=True).ravel()
+    for panel, (label, runs) in zip(used, sets.items(), strict=True):
+        plot_fit(record, runs, output=output, window=window, hdi=hdi, axes=panel)
+        panel.set_title(label, loc="left", fontsize="medium")
+        legend = panel.get_legend()
+        panel.set_title(legend.get_title().get_text(), loc="right", fontsize="small")
+        legend.remove()
+    style = {"fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
+    used[0].legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.12), borderaxespad=0, **style)
+    for panel in used[:-1]:
+        panel.set_xlabel("")
+    return used

@@ -1,0 +1,1 @@
+"""What posterior draws say: states, innovations, predictions, log-likelihoods, criteria."""

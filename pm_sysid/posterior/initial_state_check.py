@@ -1,0 +1,264 @@
+"""Whether the linearisation about an uncertain initial state biases the posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph import vectorize_graph
+from scipy.special import logsumexp
+from scipy.stats import chi2, multivariate_t, norm, qmc
+
+from pm_sysid.arguments import count
+from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.likelihood.coordinates import model_of
+from pm_sysid.likelihood.filter_view import FilterView, filter_view
+from pm_sysid.posterior.reweighting import Reweighted, reweighted
+from pm_sysid.posterior.states import Passes
+from pm_sysid.sampling.smc.resampling import bisect
+from pm_sysid.solve.filter_graph import Problem
+
+#: Draws of the initial state in a round of importance sampling (a power of two), and most rounds.
+POINTS, ROUNDS = 256, 20
+#: Effective share of these draws from which on there are no more rounds; below the other an integral is not believed.
+ENOUGH, POOR = 0.4, 0.1
+#: Effective share that the weights of a round are tempered to, where they have less.
+TEMPERED = 0.15
+#: Share of these draws that come from the prior, so that nothing is missed where the smoothed state is wrong.
+DEFENCE = 1 / 8
+#: Degrees of freedom of the others.
+FREEDOM = 5
+#: Most samples that are filtered: fewer posterior draws for long records, but at least so many.
+MOST_SAMPLES, LEAST_DRAWS = 2 * 10**8, 10
+
+
+@dataclass(frozen=True, repr=False)
+class InitialStateCheck(Reweighted):
+    """Outcome of :func:`check_initial_state`; printing it gives a verdict in words.
+
+    Attributes
+    ----------
+    change : ndarray, shape (draws,)
+        By how much the log-likelihood of each posterior draw changes, if the initial state is integrated out without
+        linearisation.
+    shift : dict of str to float
+        By how many posterior standard deviations the posterior mean of each parameter moves.
+    ess : float
+        Effective share of the draws after reweighting; small where the two posteriors hardly overlap.
+    believed : float
+        Share of the draws for which the integral can be believed.
+    """
+
+    believed: float
+
+    @property
+    def level(self) -> str:
+        """``"good"``, ``"look"`` or ``"bad"``."""
+        return "bad" if self.believed < 0.9 else super().level
+
+    @property
+    def evidence(self) -> float:
+        """By how much the log evidence changes."""
+        return float(logsumexp(self.change) - np.log(len(self.change)))
+
+    @property
+    def verdict(self) -> str:
+        """What it means, in a sentence."""
+        remedy = "Make the initial state a PyMC variable (x0={...}) and sample again."
+        if self.believed < 0.9:
+            return (
+                f"For {1 - self.believed:.0%} of the draws the initial state could not be integrated out: how far off the "
+                f"linearised likelihood is is not known. {remedy}"
+            )
+        return self.said("With the initial state integrated out exactly, and not linearised,", "the linearisation", remedy)
+
+    def __repr__(self) -> str:
+        return f"{self.verdict}\n{self.details}\n  log evidence changes by {self.evidence:+.3g}"
+
+
+def check_initial_state(
+    idata: Any, *, model: pm.Model | None = None, name: str | None = None, draws: int = 50
+) -> InitialStateCheck:
+    """Compare a posterior with what it would be if the uncertain initial state were integrated out exactly.
+
+    A filter with an uncertain initial state (``x0_std``, or no ``x0``) marginalises it linearised about the state it has
+    reached, which is exact in a linear system only. Here the likelihood is integrated over the initial state by importance
+    sampling at posterior draws, which are weighted by the result.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws, with dims ``chain`` and ``draw``.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    name : str, optional
+        Name of the :class:`ODEFilter`; needed if the model has several.
+    draws : int, default 50
+        About this many draws, evenly spaced; fewer for records of more than 10 000 samples.
+
+    Returns
+    -------
+    InitialStateCheck
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter or no posterior, if the initial state is known, or arguments are impossible.
+
+    Notes
+    -----
+    Rounds of 256 quasi-random draws from a t distribution, first about the smoothed initial state, then about the weighted
+    draws of the round before (tempered, where few of them count), and from the prior (one in eight). Initial states of modes
+    far apart may be missed, where none is near the smoothed one. A calibrated diffusion (``"mle"``) is that of the model.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> t = np.linspace(0.0, 2.0, 21)
+    >>> with pm.Model() as model:
+    ...     rate = {"rate": pm.LogNormal("rate")}
+    ...     _ = sid.ODEFilter("y", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.1, substeps=2)
+    >>> posterior = xr.Dataset({"rate": (("chain", "draw"), np.random.default_rng(1).normal(1.0, 0.05, (2, 200)))})
+    >>> sid.check_initial_state(posterior, model=model).level
+    'good'
+    """
+    view = filter_view(name, model_of(model))
+    if not view.problem.form.free:
+        raise ValueError(f"the initial state of {view.name!r} is no uncertain one (x0_std): there is nothing to check.")
+    count(draws, "draws", 2)
+    posterior = posterior_of(idata)
+    length = len(view.measured())
+    draws = max(LEAST_DRAWS, min(draws, MOST_SAMPLES // (4 * POINTS * length)))
+    few = posterior.isel(draw=thinned(posterior, draws))[[v.name for v in view.model.free_RVs if v.name in posterior]]
+    points = points_of(few, view.model.free_RVs, few.sizes["chain"] * few.sizes["draw"])
+    integrate = Integral(view)
+    with np.errstate(all="ignore"):
+        found = [integrate(point) for point in points]
+    change = np.array([f.change for f in found])
+    if not np.isfinite(change).any():
+        raise ValueError("the log-likelihood is not finite at any of the draws; does idata belong to this model and its data?")
+    change = np.where(np.isfinite(change), change, -np.inf)
+    return InitialStateCheck(*reweighted(few, change), float(np.mean([f.efficiency >= POOR for f in found])))
+
+
+def linearises_initial_state(view: FilterView) -> bool:
+    """Whether a filter marginalises an initial state by linearising: it is uncertain, and the system is not linear."""
+    return bool(view.problem.form.free) and not view.system.linear
+
+
+class _Found(NamedTuple):
+    """By how much the log-likelihood of a point changes, and the smallest effective share over the records."""
+
+    change: float
+    efficiency: float
+
+
+class Integral:
+    """The likelihood of a filter integrated over the initial states of its records.
+
+    Everything is in units of the prior: an initial state is ``x0 + x0_std * xi`` with standard normal ``xi``.
+    """
+
+    def __init__(self, view: FilterView) -> None:
+        self.free = np.array(view.problem.form.free)
+        self.smoothed = Passes(view)
+        self.first = np.flatnonzero(np.diff(self.smoothed.record, prepend=-1))
+        problem, unknowns, data, variables = view.problem, view.unknowns, view.data, view.free
+        linearised, _ = problem.run(view.y, unknowns, data)
+        diffusion = problem.calibrate(unknowns, data) if problem.calibrated else unknowns.diffusion
+        known = [pt.sum(linearised), unknowns.x0, unknowns.x0_std, diffusion]
+        self.known = pytensor.function(variables, known, on_unused_input="ignore")
+        given = Problem(problem.system, replace(problem.form, free=()), False)
+        x0, many, value = pt.dmatrix("x0"), pt.dtensor3("x0_many"), pt.dvector("diffusion")
+        exact, _ = given.run(view.y, unknowns._replace(x0=x0, diffusion=value), data)
+        self.exact: Callable[..., np.ndarray] = pytensor.function(
+            [*variables, value, many], vectorize_graph(exact.sum(axis=1), {x0: many}), on_unused_input="ignore"
+        )
+        uniform = qmc.Sobol(len(self.free) + 1, seed=1).random(POINTS)
+        normal = norm.ppf(uniform[:, 1:])
+        #: Draws of the standard t distribution, and at the end of the normal distribution.
+        self.draws = normal / np.sqrt(chi2.ppf(uniform[:, :1], FREEDOM) / FREEDOM)
+        self.defence = round(DEFENCE * POINTS)
+        self.draws[-self.defence :] = normal[-self.defence :]
+        self.order = [list(view.model.free_RVs).index(v) for v in variables]
+
+    def __call__(self, point: list[np.ndarray]) -> _Found:
+        """The change at a point: values of all free variables of the model, in its order."""
+        point = [point[i] for i in self.order]
+        before, x0, x0_std, diffusion = self.known(*point)
+        point = [*point, diffusion]
+        centre, root = self._start(point, x0, x0_std)
+        log_prior = 0.0
+        for _ in range(ROUNDS):
+            xi = centre[:, None] + np.einsum("rij,nj->rni", root, self.draws)
+            xi[:, -self.defence :] = self.draws[-self.defence :]
+            log_weights = self._log_likelihood(point, x0, x0_std, xi)
+            log_prior = norm.logpdf(xi).sum(axis=2)
+            log_weights += log_prior - self._log_proposal(xi, centre, root, log_prior)
+            log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
+            efficiency = _efficiency(log_weights)
+            if not np.isfinite(efficiency).all():
+                return _Found(-np.inf, 0.0)
+            if efficiency.min() >= ENOUGH:
+                break
+            tempered = np.array([_tempered(w) for w in log_weights])
+            weights = np.exp(tempered - logsumexp(tempered, axis=1, keepdims=True))
+            centre = np.einsum("rn,rni->ri", weights, xi)
+            away = xi - centre[:, None]
+            root = _roots(np.einsum("rn,rni,rnj->rij", weights, away, away))
+        total = np.sum(logsumexp(log_weights, axis=1) - np.log(POINTS))
+        return _Found(float(total - before), float(efficiency.min()))
+
+    def _start(self, point: list[np.ndarray], x0: np.ndarray, x0_std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Smoothed initial states (R, d) and roots of their covariances; the prior where they are not known."""
+        mean, spread = self.smoothed.starts(point[:-1], self.first)
+        std = x0_std[:, self.free]
+        centre = (mean[:, self.free] - x0[:, self.free]) / std
+        root = spread[:, self.free] / std[..., None]
+        covariance = np.einsum("rif,rjf->rij", root, root)
+        fine = np.isfinite(centre).all(axis=1) & np.isfinite(covariance).all(axis=(1, 2))
+        prior = np.eye(len(self.free))
+        return np.where(fine[:, None], centre, 0.0), _roots(np.where(fine[:, None, None], covariance, prior))
+
+    def _log_likelihood(self, point: list[np.ndarray], x0: np.ndarray, x0_std: np.ndarray, xi: np.ndarray) -> np.ndarray:
+        """Log-likelihood (R, N) of each record."""
+        many = np.repeat(x0[None], xi.shape[1], axis=0)
+        many[:, :, self.free] += x0_std[:, self.free] * xi.transpose(1, 0, 2)
+        return np.add.reduceat(self.exact(*point, many), self.first, axis=1).T
+
+    def _log_proposal(self, xi: np.ndarray, centre: np.ndarray, root: np.ndarray, log_prior: np.ndarray) -> np.ndarray:
+        """Log density (R, N) of the mixture that the draws come from."""
+        z = np.linalg.solve(root, (xi - centre[:, None]).transpose(0, 2, 1)).transpose(0, 2, 1)
+        d, share = len(self.free), self.defence / POINTS
+        density = np.reshape(multivariate_t(np.zeros(d), np.eye(d), FREEDOM).logpdf(z), log_prior.shape)
+        density = density - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None]
+        mixture: np.ndarray = np.logaddexp(np.log1p(-share) + density, np.log(share) + log_prior)
+        return mixture
+
+
+def _efficiency(log_weights: np.ndarray) -> np.ndarray:
+    """Effective share of draws (..., N)."""
+    weights = np.exp(log_weights - logsumexp(log_weights, axis=-1, keepdims=True))
+    share: np.ndarray = 1 / (weights.shape[-1] * np.sum(weights**2, axis=-1))
+    return share
+
+
+def _tempered(log_weights: np.ndarray) -> np.ndarray:
+    """Weights of which enough draws count for the next proposal to be fitted to them."""
+    if _efficiency(log_weights) >= TEMPERED:
+        return log_weights
+    possible = np.where(log_weights > -np.inf, log_weights, log_weights[log_weights > -np.inf].min())
+    return bisect(lambda power: bool(_efficiency(power * possible) >= TEMPERED), 0.0, 1.0) * possible
+
+
+def _roots(covariance: np.ndarray) -> np.ndarray:
+    """Cholesky factors (R, d, d), of covariances in units of the prior that may be singular."""
+    return np.linalg.cholesky(covariance + 1e-12 * np.eye(covariance.shape[-1]))

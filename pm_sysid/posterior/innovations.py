@@ -1,0 +1,56 @@
+"""Innovations of a filter at parameters of a posterior: what the model did not foresee."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import xarray as xr
+
+from pm_sysid.idata import points_of
+from pm_sysid.likelihood.filter_view import filter_view
+
+
+def innovations(idata: Any, name: str | None = None, *, draws: int | None = None, model: pm.Model | None = None) -> xr.Dataset:
+    """One-step-ahead innovations of an :class:`ODEFilter`, and their standard deviations.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree, xarray.Dataset or mapping
+        Posterior draws (a tree with the group ``posterior``, or a Dataset with ``chain`` and ``draw``), or one point: a
+        mapping of the model's free variables to numbers.
+    name : str, optional
+        Name of the ODEFilter; needed if the model has several.
+    draws : int, optional
+        Use this many draws, evenly spaced. By default the posterior mean is used, as one point.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``innovation`` and ``std``, in the unit of the output, and their quotient ``standardised``; dims
+        (time, output), after a leading ``sample`` when ``draws`` is given. NaN where a measurement is missing. If the model
+        is right, ``standardised`` is white with unit variance: see :func:`plot_residuals` and :func:`residual_tests`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter, or several and no ``name``; if draws are missing, or fewer than asked for.
+    """
+    view = filter_view(name, model)
+    free = view.model.free_RVs
+    outputs, _ = view.problem.run(view.y, view.unknowns, view.data, "innovations")
+    function = pytensor.function(free, outputs, on_unused_input="ignore")
+    results = np.stack([function(*point) for point in points_of(idata, free, draws)])
+    time = view.model.coords.get(f"{view.name}_time")
+    coords: dict[str, Any] = {"output": list(view.system.outputs)}
+    if time is not None:
+        coords["time"] = np.asarray(time)
+    innovation, std = results[..., 0::2], results[..., 1::2]
+    dims = ("sample", "time", "output")
+    data = xr.Dataset({"innovation": (dims, innovation), "std": (dims, std)}, coords)
+    data["standardised"] = data["innovation"] / data["std"]
+    return data if draws is not None else data.isel(sample=0)

@@ -1,0 +1,125 @@
+"""Log-likelihood of every sample for the draws of a posterior: taken from the result if there, else computed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pm_sysid.arguments import among
+from pm_sysid.idata import posterior_of, thinned
+from pm_sysid.likelihood.target import Target
+
+type Space = Literal["model", "unconstrained"]
+
+
+class Likelihood(NamedTuple):
+    """Pointwise log-likelihood (chain, draw, point), also at the posterior mean, and the draws it belongs to."""
+
+    draws: xr.DataArray
+    posterior: xr.Dataset
+    size: int | None  # of the unconstrained space
+    at_mean: np.ndarray | None
+    mean: dict[str, np.ndarray]
+
+
+def evaluate(
+    idata: Any, model: pm.Model | None, *, draws: int | None = None, space: Space = "model", mean: bool = True
+) -> Likelihood:
+    """Pointwise log-likelihood of posterior draws, and at their mean if asked for."""
+    if not among(space, ("model", "unconstrained")):
+        raise ValueError(f"space is {space!r}; give 'model' or 'unconstrained'.")
+    model = pm.Model.get_context(error_if_none=False) if model is None else model
+    posterior = posterior_of(idata)
+    picked = thinned(posterior, draws)
+    posterior = posterior.isel(draw=picked)
+    stored = _stored(idata, model, picked)
+    if model is None:
+        if mean or stored is None:
+            what = "the log-likelihood at the posterior mean" if stored is not None else "the log-likelihood"
+            raise ValueError(f"model is None, and none is on the context stack, but {what} must be computed; give the model.")
+        return Likelihood(_points(stored), posterior, None, None, {})
+    target = Target(model)
+    names = [str(v.name) for v in model.free_RVs]
+    if missing := [n for n in names if n not in posterior]:
+        raise ValueError(f"the posterior lacks the model's variables {missing}; it has {sorted(map(str, posterior))}.")
+    posterior = posterior[names]
+    flat = {n: _pooled(posterior[n]) for n in names}
+    everything = np.arange(target.n_samples + 1)
+    at: np.ndarray | None = None
+    centre: dict[str, np.ndarray] = {}
+    if mean:
+        if space == "model":
+            centre = {n: v.mean(axis=0) for n, v in flat.items()}
+            particle = target.unconstrained({n: v[None] for n, v in centre.items()})
+        else:
+            particle = target.unconstrained(flat).mean(axis=0, keepdims=True)
+            centre = {n: v[0] for n, v in target.constrained(particle).items() if n in flat}
+        last = target.unconstrained({n: v[-1:] for n, v in flat.items()})
+        at, check = target.log_likelihood(np.concatenate([particle, last]), edges=everything)
+        if stored is not None:
+            _same(stored.values[-1, -1], check)
+    if stored is None:
+        values = target.log_likelihood(target.unconstrained(flat), edges=everything)
+        shape = (posterior.sizes["chain"], posterior.sizes["draw"], target.n_samples)
+        stored = xr.DataArray(values.reshape(shape), dims=("chain", "draw", "point"))
+    points = _points(stored)
+    return Likelihood(points, posterior, target.size, None if at is None else at[points["point"].values], centre)
+
+
+def _pooled(value: xr.DataArray) -> np.ndarray:
+    """Values of all draws, shape (draws, ...)."""
+    array = value.transpose("chain", "draw", ...).to_numpy()
+    return array.reshape(-1, *array.shape[2:])
+
+
+def _stored(idata: Any, model: pm.Model | None, picked: np.ndarray) -> xr.DataArray | None:
+    """Log-likelihood of each sample (chain, draw, point) from the group of that name, if it has what the model observes."""
+    if not isinstance(idata, xr.DataTree) or "log_likelihood" not in idata.children:
+        return None
+    group = idata["log_likelihood"].to_dataset()
+    names = list(group) if model is None else [v.name for v in model.observed_RVs]
+    if not names or any(n not in group for n in names):
+        return None
+    totals = {}
+    for name in names:
+        values = group[name].transpose("chain", "draw", ...).isel(draw=picked).to_numpy()
+        if values.ndim < 3:
+            raise ValueError(f"the log-likelihood of {name!r} is one number a draw; it must be a series over samples.")
+        values = np.where(np.isnan(values).all(axis=(0, 1)), 0.0, values)
+        totals[name] = values.sum(axis=tuple(range(3, values.ndim)))
+    lengths = {name: total.shape[2] for name, total in totals.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"the variables of the log-likelihood have different numbers of samples: {lengths}; the criteria take the samples "
+            "of all variables together, so give as many of each."
+        )
+    return xr.DataArray(sum(totals.values()), dims=("chain", "draw", "point"))
+
+
+def _same(stored: np.ndarray, computed: np.ndarray) -> None:
+    """Refuse a stored log-likelihood that the model does not have."""
+    total = float(computed.sum())
+    if stored.shape != computed.shape or not abs(float(stored.sum()) - total) <= 0.01 + 1e-6 * abs(total):
+        raise ValueError(
+            f"the group log_likelihood has {stored.sum():.6g} over {stored.size} samples for the last draw, but the model has "
+            f"{total:.6g} over {computed.size}: another model or other data. Give the model it was computed with, or drop the "
+            "group."
+        )
+
+
+def _points(values: xr.DataArray) -> xr.DataArray:
+    """Leave out samples where nothing was measured; refuse draws the model cannot have."""
+    failed = ~np.isfinite(values.values).all(axis=2)
+    if failed.any():
+        raise ValueError(
+            f"the log-likelihood of {failed.sum()} of {failed.size} draws is not finite; the draws are not from the posterior "
+            "of this model, or were made with another solver or record."
+        )
+    measured = np.any(values.values != 0.0, axis=(0, 1))
+    if not measured.any():
+        raise ValueError("the record has no measurement: the log-likelihood of every sample is zero.")
+    kept = values if measured.all() else values[..., measured]
+    return kept.assign_coords(point=np.flatnonzero(measured))

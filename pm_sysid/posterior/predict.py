@@ -1,0 +1,225 @@
+"""Predictions of a record by free runs of posterior draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import pytensor
+import xarray as xr
+from pytensor.graph import ancestors
+
+from pm_sysid.arguments import count, flag, seed
+from pm_sysid.idata import posterior_of
+from pm_sysid.likelihood.coordinates import model_of
+from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.run import compiled_batch
+from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
+from pm_sysid.solve.initial_state import initial_state
+from pm_sysid.solve.simulate import simulate
+from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
+
+
+def predict(
+    idata: Any,
+    data: TimeSeries,
+    *,
+    model: pm.Model | None = None,
+    name: str | None = None,
+    draws: int = 50,
+    every_step: bool = False,
+    x0: Any = None,
+    substeps: int | Literal["auto"] = "auto",
+    random_seed: Any = None,
+) -> xr.Dataset:
+    """Free runs of a model's system on the input of a record, with parameters from the posterior.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws, with dims ``chain`` and ``draw``.
+    data : TimeSeries
+        Times and inputs, those of the fit or new ones; ``y`` is used only to infer an initial state that is not given.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    name : str, optional
+        Name of the :class:`ODEFilter`, whose system runs; needed if the model has several.
+    draws : int, default 50
+        Number of runs (at most as many as there are draws, unless ``every_step``).
+    every_step : bool, default False
+        False: each run has the parameters of one draw, evenly spaced among all; the runs are what the posterior says about
+        the output, without measurement noise (Eqs. 27 and 28). True: every sampling interval has the parameters of a new
+        draw, picked at random; see Notes.
+    x0 : "fit", or as for :func:`simulate`, optional
+        ``"fit"``, the default for a record with outputs: the initial state from which a run with the posterior mean of the
+        parameters meets the first 500 samples best, as MATLAB's ``compare`` does; zero without outputs. States that a dict
+        has no value for are found in the same way. ``attrs["x0"]`` of the result says where the initial state is from.
+    substeps : int or "auto", default "auto"
+        Runge-Kutta steps of a sampling interval, as for :func:`simulate`.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of the draws that are picked when ``every_step``.
+
+    Returns
+    -------
+    xarray.Dataset
+        Outputs and states with dims (draw, time), as :func:`simulate` returns them.
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter or no posterior, if draws are missing, or the record does not fit the system.
+
+    Notes
+    -----
+    A new draw at every step answers another question: what if the parameters themselves were white noise, with the
+    posterior as their distribution? It is not a posterior predictive, in which they are unknown but constant: what is
+    unknown about a parameter then averages out over a run instead of lasting, the bands are too narrow, and ever narrower
+    for a shorter sampling interval. Where the two ways give the same bands, the posterior is narrow.
+    Source: Green (2015), Section 4.2, the second way after Worden and Hensman (2012).
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> record = sid.TimeSeries(np.linspace(0.0, 2.0, 21), None, np.exp(-np.linspace(0.0, 2.0, 21)))
+    >>> with pm.Model() as model:
+    ...     speed = pm.Normal("speed")
+    ...     _ = sid.ODEFilter("y", decay, record, dict(rate=pm.math.exp(speed)), noise=0.1, x0=1.0, substeps=2)
+    >>> idata = xr.Dataset({"speed": (("chain", "draw"), [[-0.1, 0.0, 0.1]])})
+    >>> runs = sid.predict(idata, record, model=model, draws=3, x0=1.0)
+    >>> runs["y"].dims, bool(np.isclose(runs["y"][1, -1], np.exp(-2.0), rtol=1e-4))
+    (('draw', 'time'), True)
+    """
+    draws, every_step = count(draws, "draws"), flag(every_step, "every_step")
+    seed(random_seed)
+    if every_step and isinstance(x0, Mapping) and any(np.ndim(v) for v in x0.values()):
+        raise ValueError("x0 holds arrays; with every_step a run belongs to no draw, so give a number for each state.")
+    source = Source(idata, model_of(model), name)
+    system, total = source.system, source.total
+    places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
+    (fixed,) = source.values([source.view.unknowns.params], places)
+    seen = isinstance(data, TimeSeries) and data.y is not None  # simulate refuses what is no record
+    measured = seen and data.output_matrix.shape[1] == len(system.outputs)
+    if x0 is None and measured:
+        x0 = "fit"
+    numbers = isinstance(x0, Mapping) and all(np.asarray(v).dtype.kind in "iuf" for v in x0.values())
+    partly = numbers and any(s not in x0 for s in system.states)
+    said = "given" if x0 is not None else "zero: nothing is measured"
+    if isinstance(x0, str) or (partly and measured):
+        said = f"estimated from the first {min(FIRST, len(data))} samples{', where it is not given' if partly else ''}"
+        x0 = _fitted(system, data, fixed.mean(axis=0), x0, substeps)
+
+    def run(theta: np.ndarray) -> xr.Dataset:
+        sets = {p: theta[:, i] for i, p in enumerate(system.params)}
+        result: xr.Dataset = simulate(system, data, sets, x0=x0, substeps=substeps)
+        if "draw" not in result.dims:  # a system without parameters
+            result = result.expand_dims(draw=len(theta))
+        return result.assign_attrs(x0=said)
+
+    if not every_step:
+        return run(fixed).assign_coords(draw=places)
+    few = run(fixed[sorted({0, len(fixed) // 2, len(fixed) - 1})])
+    rng = np.random.default_rng(random_seed)
+    (table,) = source.values([source.view.unknowns.params], np.arange(total))
+    picks = rng.integers(total, size=(max(len(data) - 1, 1), int(draws)))
+    given = x0 if x0 is not None or (data.y is not None and data.output_matrix.shape[1] == len(system.outputs)) else 0.0
+    start = np.array(initial_state(system, data, given, 0.0, hidden="zero")[0], dtype=float)
+    names = [*system.outputs, *system.states]
+    values = _new_draw_every_step(system, data, table, picks, start, int(few.attrs["substeps"]))
+    variables = {n: (("draw", "time"), values[..., i]) for i, n in enumerate(names) if names.index(n) == i}
+    return xr.Dataset(variables, {"time": data.t}, {**few.attrs, "every_step": 1})
+
+
+def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: Any, substeps: Any) -> dict[str, Any]:
+    """Initial state by least squares, by state; what is given of it stays."""
+    given = dict(x0) if isinstance(x0, Mapping) else {}
+    if not given and not isinstance(x0, Mapping) and x0 != "fit":
+        raise ValueError(f"x0 is {x0!r}; give 'fit', or numbers.")
+    if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
+        raise ValueError(f"x0='fit' needs a record with the outputs {system.outputs}; it has {record.outputs or 'none'}.")
+    sets = dict(zip(system.params, map(float, theta), strict=True))
+    steps = int(simulate(system, record[:FIRST], sets, substeps=substeps).attrs["substeps"])
+    middle = {s: float(np.mean(v)) for s, v in given.items()}
+    start = np.array(initial_state(system, record, middle or None, 0.0, hidden="zero")[0], dtype=float)
+    free = np.array([s not in given for s in system.states])
+    found = fitted_start(system, record, theta, start, steps, free)
+    return dict(zip(system.states, map(float, found), strict=True)) | given
+
+
+def _new_draw_every_step(
+    system: Any, record: TimeSeries, table: np.ndarray, picks: np.ndarray, start: np.ndarray, substeps: int
+) -> np.ndarray:
+    """Outputs and states (N, T, n) of runs whose parameters change after each sample: every interval is a record of two."""
+    inputs = rk4_inputs(record, substeps)
+    step = compiled_batch(rk4_recurrence(system), threads=1)  # the runs are short
+    first = np.concatenate([[0], np.cumsum(inputs.counts[1:])])
+    state, edges = np.tile(start, (picks.shape[1], 1)), np.arange(3)
+    runs = np.empty((picks.shape[1], len(record), len(system.outputs) + len(system.states)))
+    if len(record) == 1:
+        return step(table[picks[0]], state[:, None], edges[:2], inputs.counts, inputs.substeps, inputs.samples)[0]
+    for k in range(len(record) - 1):
+        rows = inputs.substeps[first[k] : first[k + 1]]
+        counts = np.array([0, len(rows)], dtype=np.int64)
+        both, _ = step(table[picks[k]], state[:, None], edges, counts, rows, inputs.samples[k : k + 2])
+        runs[:, k + 1] = both[:, 1]
+        if k == 0:
+            runs[:, 0] = both[:, 0]
+        state = np.ascontiguousarray(both[:, 1, len(system.outputs) :])
+    return runs
+
+
+def predict_fitted(
+    idata: Any, *, model: pm.Model | None = None, name: str | None = None, draws: int = 50
+) -> list[tuple[TimeSeries, xr.Dataset]]:
+    """Records of a model's filter, and free runs on them from the initial states that the model says.
+
+    Arguments as for :func:`predict`. States whose initial value the model leaves uncertain start where a run with the mean
+    parameters meets the first samples best.
+    """
+    source = Source(idata, model_of(model), name)
+    places = np.linspace(0, source.total - 1, min(int(draws), source.total)).round().astype(int)
+    unknowns = source.view.unknowns
+    theta, starts, stds = source.values([unknowns.params, unknowns.x0, unknowns.x0_std], places)
+    sets = {p: theta[:, i] for i, p in enumerate(source.system.params)}
+    pairs = []
+    for r, record in enumerate(source.view.records()):
+        run = simulate(source.system, record, sets, x0={s: starts[:, r, i] for i, s in enumerate(source.system.states)})
+        free = (stds[:, r] > 0).any(axis=0)
+        if free.any():
+            middle, steps = starts[:, r].mean(axis=0), int(run.attrs["substeps"])
+            begin = np.where(free, fitted_start(source.system, record, theta.mean(axis=0), middle, steps, free), starts[:, r])
+            run = simulate(
+                source.system, record, sets, x0=dict(zip(source.system.states, begin.T, strict=True)), substeps=steps
+            )
+        pairs.append((record, run))
+    return pairs
+
+
+class Source:
+    """A filter of a model, and the posterior draws of what it depends on."""
+
+    def __init__(self, idata: Any, model: pm.Model, name: str | None) -> None:
+        self.model, self.posterior = model, posterior_of(idata)
+        self.view = filter_view(name, model)
+        self.system = self.view.system
+        self.total = self.posterior.sizes["chain"] * self.posterior.sizes["draw"]
+
+    def values(self, variables: list[Any], places: np.ndarray) -> list[np.ndarray]:
+        """Values (N, ...) of variables of the model at draws counted through the chains."""
+        known = set(ancestors(variables))
+        needed = [v for v in self.model.free_RVs if v in known]
+        if missing := [v.name for v in needed if v.name not in self.posterior]:
+            have = sorted(map(str, self.posterior))
+            raise ValueError(f"idata has no values of {missing}, which the system depends on; it has {have}.")
+        function = pytensor.function(needed, variables, on_unused_input="ignore")
+        columns = []
+        for v in needed:
+            draws = self.posterior[v.name].transpose("chain", "draw", ...).to_numpy().astype(v.dtype)
+            columns.append(draws.reshape(-1, *draws.shape[2:]))
+        rows = [function(*(c[i] for c in columns)) for i in places]
+        return [np.stack(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,334 @@
+"""The states given the whole record: their moments, and paths drawn from their joint posterior."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+
+from pm_sysid.arguments import seed
+from pm_sysid.likelihood.filter_view import FilterView, filter_view
+from pm_sysid.recurrence.op import Phase, Recurrence
+from pm_sysid.solve.filter_graph import Problem, RecordData
+from pm_sysid.steps.rts_smoother import Path, Smoother
+from pm_sysid.symbolic.derivatives import jacobian
+from pm_sysid.symbolic.scalars import untraced
+from pm_sysid.symbolic.system import System
+
+type Arrays = dict[str, np.ndarray]
+
+
+def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None, draws: int | None = None) -> xr.Dataset:
+    """Means and standard deviations of states, derivatives and outputs given the whole record, for each posterior draw.
+
+    For the parameters of each draw they carry the measurement noise and the integration error; over draws, the means
+    spread by what is uncertain about the parameters. Use :func:`sample_states` for paths that carry all three.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree, xarray.Dataset or mapping
+        Posterior draws (a tree with the group ``posterior``, or a Dataset with ``chain`` and ``draw``), or one point: a
+        mapping of the model's free variables to numbers, which makes one chain of one draw.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    name : str, optional
+        Name of the :class:`ODEFilter`; needed if the model has several.
+    draws : int, optional
+        Use this many draws of each chain, evenly spaced. Default: all.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``states`` and ``derivatives`` (of the states by time) with dims (chain, draw, time, state), ``outputs`` (without
+        measurement noise) with dims (chain, draw, time, output), each with its standard deviation ``states_std``, ...;
+        in the units of the model. ``time`` is in seconds; of several records the times follow each other, and the
+        coordinate ``record`` counts them. ``measured`` (time, output) is the record. Where an input jumps, derivatives are
+        those after the jump.
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter, or several and no ``name``; if draws are missing, or fewer than asked for.
+
+    Warns
+    -----
+    UserWarning
+        If the ODE cannot be solved with the parameters of some draws, which are NaN then.
+
+    Notes
+    -----
+    Outputs are linearised at the smoothed mean. Source: the Rauch-Tung-Striebel smoother in square-root form (Rauch, Tung
+    and Striebel 1965; Park and Kailath 1995), for ODEs Tronarp, Kersting, Sarkka and Hennig (2019), Kraemer and Hennig
+    (2020); the initial state after de Jong (1991).
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> record = sid.TimeSeries(np.arange(6) / 2, None, [1.0, 0.6, np.nan, 0.2, 0.1, 0.1])
+    >>> with pm.Model():
+    ...     rate = pm.LogNormal("rate")
+    ...     _ = sid.ODEFilter("y", decay, record, {"rate": rate}, noise=0.05, x0=1.0, substeps=4)
+    ...     smoothed = sid.smooth({"rate": 1.0})
+    >>> smoothed["states"].dims
+    ('chain', 'draw', 'time', 'state')
+    >>> bool(abs(smoothed["states"][0, 0, 2, 0] - np.exp(-1.0)) < 0.01)
+    True
+    """
+    passes = Passes(filter_view(name, model))
+    return _over_draws(passes, idata, draws, lambda point, place: passes.moments(point))
+
+
+def sample_states(
+    idata: Any,
+    *,
+    model: pm.Model | None = None,
+    name: str | None = None,
+    draws: int | None = None,
+    random_seed: int | Sequence[int] | np.random.Generator | None = None,
+) -> xr.Dataset:
+    """Draw one path of states, derivatives and outputs from their joint posterior for each posterior draw.
+
+    Over draws, the paths carry what is uncertain about the parameters, the integration and the measurements.
+
+    Parameters
+    ----------
+    idata, model, name, draws
+        As for :func:`smooth`.
+    random_seed : int, sequence of int or numpy.random.Generator, optional
+        Seed. The path of a posterior draw depends on the seed and the draw's place in ``idata`` alone, not on which other
+        draws are used.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``states``, ``derivatives`` and ``outputs`` (the observation of the drawn states, without measurement noise), with
+        the dims and coordinates of :func:`smooth`.
+
+    Raises
+    ------
+    ValueError
+        As for :func:`smooth`.
+
+    Warns
+    -----
+    UserWarning
+        As for :func:`smooth`.
+
+    Notes
+    -----
+    Backward sampling through the factors of the square-root Rauch-Tung-Striebel recursion; sources as for :func:`smooth`.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pm_sysid as sid
+    >>> fall = sid.System(lambda t, x, u, p: (x.v, -p.g), states=("h", "v"), params=("g",), observe=lambda t, x, dx, u, p: x.h)
+    >>> record = sid.TimeSeries([0.0, 0.1, 0.2, 0.3], None, [10.0, 9.95, np.nan, 9.56])
+    >>> with pm.Model():
+    ...     _ = sid.ODEFilter("y", fall, record, {"g": pm.Normal("g", 10, 1)}, noise=0.01, x0={"h": 10.0, "v": 0.0}, substeps=1)
+    ...     paths = sid.sample_states({"g": 9.81}, random_seed=1)
+    >>> paths["states"].sizes["state"], bool(np.all(paths["states"].sel(state="h") == paths["outputs"].sel(output="y")))
+    (2, True)
+    """
+    seed(random_seed)
+    passes = Passes(filter_view(name, model))
+    given: Any = random_seed.integers(2**32, size=4) if isinstance(random_seed, np.random.Generator) else random_seed
+    entropy = np.random.SeedSequence(given).entropy
+
+    def path(point: list[np.ndarray], place: tuple[int, int]) -> Arrays:
+        return passes.path(point, np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=place)))
+
+    return _over_draws(passes, idata, draws, path)
+
+
+class Grid(NamedTuple):
+    """A record with a sample at the end of every substep, K rows: measured, and jumping, where it was before."""
+
+    data: RecordData
+    y: np.ndarray
+    path: Path
+
+
+def every_substep(problem: Problem, data: RecordData, y: np.ndarray) -> Grid:
+    """Put a sample at the end of every substep; ``data`` and ``y`` (T, n_y) are arrays."""
+    n_u, rows = len(problem.system.u), np.maximum(data.counts, 1)
+    ends, stepped = np.cumsum(rows) - 1, np.repeat(data.counts > 0, rows)
+    samples = np.zeros((len(stepped), data.samples.shape[1]))
+    samples[stepped, : 1 + n_u] = data.substeps[:, : 1 + n_u]
+    if problem.input_levels[1] and problem.form.smoothness == 0:
+        samples[:, 1 + n_u :] = samples[:, 1 : 1 + n_u]  # the input before is the input after
+    samples[ends] = data.samples
+    measured = np.full((len(stepped), y.shape[1]), np.nan)
+    measured[ends] = y
+    counts = np.where(stepped, 1, np.repeat(data.counts, rows))
+    ratio = np.ones(len(stepped))
+    if not problem.form.uniform:
+        ratio[stepped] = data.substeps[:, -1]
+    kept = np.isin(np.arange(len(stepped)), ends)
+    path = Path(kept, np.append(counts[1:] < 0, True), ratio)
+    return Grid(data._replace(counts=counts, samples=samples), measured, path)
+
+
+@lru_cache(maxsize=64)
+@untraced()
+def observation(system: System) -> Recurrence:
+    """Outputs at ``t, u, x, dx``, then their derivatives by x and dx, output by output: a recurrence that carries nothing."""
+    nothing = Phase.build([], system.p, [], [])
+    slopes = [d for row in jacobian(system.g, [*system.x, *system.dx]) for d in row]
+    sample = Phase.build([], system.p, [system.t, *system.u, *system.x, *system.dx], [*system.g, *slopes])
+    return Recurrence(nothing, nothing, sample, n_carry=0, n_params=len(system.p), name="observation")
+
+
+class Passes:
+    """The filter of a model, forward and backward at given parameters."""
+
+    def __init__(self, view: FilterView) -> None:
+        self.name, self.system = view.name, view.system
+        self.data, self.y = view.arrays(), view.measured()
+        self.grid = every_substep(view.problem, self.data, self.y)
+        self.smoother = Smoother(self.system, view.problem.form)
+        #: Variables a point gives values for, in order.
+        self.needed = view.free
+        fine = RecordData(*map(pytensor.shared, self.grid.data))
+        table, _ = view.problem.run(pytensor.shared(self.grid.y), view.unknowns, fine, "states")
+        self.forward = pytensor.function(self.needed, [table, view.unknowns.params], on_unused_input="ignore")
+        params, samples = pt.dvector(), pt.dmatrix()
+        none = np.empty((1, 0)), np.zeros(len(self.y), dtype=np.int64), np.empty((0, 0))
+        self.observe = pytensor.function([params, samples], observation(self.system)(params, *none, samples)[0])
+
+    def moments(self, point: list[np.ndarray]) -> Arrays:
+        """Means and standard deviations at the samples."""
+        table, params = self.forward(*point)
+        mean, root = self.smoother.run(self.grid.path, self.smoother.unpack(table))
+        scale = self.data.scale[self.smoother.level][:, None]
+        mean, root = mean * scale, root * scale
+        place, rate, n_y = self.smoother.place, self.smoother.rate, len(self.system.g)
+        observed = self._observed(params, mean[..., 0])
+        slopes = observed[:, n_y:].reshape(len(observed), n_y, 2, -1)
+        H = np.zeros((len(observed), n_y, mean.shape[1]))
+        for s in range(len(place)):
+            H[:, :, place[s]] += slopes[:, :, 0, s]
+            H[:, :, rate[s]] += slopes[:, :, 1, s]
+        width = root.shape[2]  # of a block
+        parts = [H[:, :, i : i + width] @ root[:, i : i + width] for i in range(0, root.shape[1], width)]
+        std = np.sqrt(np.sum(root**2, axis=2) + np.sum(mean[..., 1:] ** 2, axis=2))
+        return {
+            "states": mean[:, place, 0],
+            "states_std": std[:, place],
+            "derivatives": mean[:, rate, 0],
+            "derivatives_std": std[:, rate],
+            "outputs": observed[:, :n_y],
+            "outputs_std": np.sqrt(sum(np.sum(p**2, axis=2) for p in (*parts, H @ mean[..., 1:]))),
+        }
+
+    def starts(self, point: list[np.ndarray], first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Smoothed states (R, n_x) at the first samples of the records, and roots (R, n_x, free) of their covariances."""
+        table, _ = self.forward(*point)
+        mean, _ = self.smoother.run(self.grid.path, self.smoother.unpack(table))
+        at = mean[first][:, self.smoother.place] * self.data.scale[self.smoother.level[self.smoother.place]][:, None]
+        return at[..., 0], at[..., 1:]
+
+    def path(self, point: list[np.ndarray], rng: np.random.Generator) -> Arrays:
+        """Draw a path at the samples."""
+        table, params = self.forward(*point)
+        last = self.grid.path.last
+        start = rng.standard_normal((last.sum(), self.smoother.n_free))
+        normal = rng.standard_normal((len(last), len(self.smoother.level)))
+        mean, deviation = self.smoother.run(self.grid.path, self.smoother.unpack(table), normal)
+        x = mean[..., 0] + np.einsum("tif,tf->ti", mean[..., 1:], start[self.record]) + deviation[..., 0]
+        x = x * self.data.scale[self.smoother.level]
+        observed = self._observed(params, x)
+        outputs = observed[:, : len(self.system.g)]
+        return {"states": x[:, self.smoother.place], "derivatives": x[:, self.smoother.rate], "outputs": outputs}
+
+    @property
+    def record(self) -> np.ndarray:
+        """Number of the record of each sample."""
+        return np.cumsum(self.data.counts < 0)
+
+    def _observed(self, params: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Outputs and their derivatives at the components ``x`` (T, n) of the state."""
+        given = self.data.samples[:, : 1 + len(self.system.u)]
+        samples = np.concatenate([given, x[:, self.smoother.place], x[:, self.smoother.rate]], axis=1)
+        return np.asarray(self.observe(params, samples))
+
+    def dataset(self, results: Arrays, coords: Mapping[str, Any]) -> xr.Dataset:
+        """Label arrays of shape (chain, draw, T, m), and put the record beside them."""
+        system, several = self.system, len(self.data.starts) > 1
+        follower = {a: b for chain in system.kinematic_chains for a, b in pairwise(chain)}
+        shown = {system.dx[s]: f"dx.{n}" for s, n in enumerate(system.states)}
+        shown |= {system.dx[a]: system.states[b] for a, b in follower.items()}
+        shown |= dict(zip(system.x, system.states, strict=True))
+        variables: dict[str, Any] = {"measured": (("time", "output"), self.y)}
+        for name, array in results.items():
+            variables[name] = (("chain", "draw", "time", "output" if name.startswith("outputs") else "state"), array)
+        labels: dict[str, Any] = {
+            "time": self.data.samples[:, 0],
+            "state": list(system.states),
+            "output": list(system.outputs),
+            "shows": ("output", [shown.get(g, "") for g in system.g]),  # the state or derivative an output is
+        }
+        if several:
+            labels["record"] = ("time", self.record)
+        return xr.Dataset(variables, {**coords, **labels}, {"filter": self.name})
+
+
+def _over_draws(
+    passes: Passes, idata: Any, draws: int | None, one: Callable[[list[np.ndarray], tuple[int, int]], Arrays]
+) -> xr.Dataset:
+    """Results of ``one`` for the draws of a posterior; NaN where the ODE cannot be solved."""
+    names = [str(v.name) for v in passes.needed]
+    posterior = _posterior(idata, names)
+    total = posterior.sizes["draw"]
+    if draws is not None and not (isinstance(draws, int | np.integer) and 1 <= draws <= total):
+        raise ValueError(f"draws is {draws!r}, but idata has {total} draws in each chain; give an integer from 1 to {total}.")
+    picked = np.arange(total) if draws is None else np.linspace(0, total - 1, draws).round().astype(int)
+    columns = [
+        (posterior[n].transpose("chain", "draw", ...).to_numpy(), v.dtype) for n, v in zip(names, passes.needed, strict=True)
+    ]
+    rows, failed = [], 0
+    for c in range(posterior.sizes["chain"]):
+        for d in picked:
+            with np.errstate(all="ignore"):
+                results = one([values[c, d].astype(dtype) for values, dtype in columns], (c, int(d)))
+            if not all(np.isfinite(r).all() for r in results.values()):
+                failed += 1
+                results = {k: np.full_like(r, np.nan) for k, r in results.items()}
+            rows.append(results)
+    if failed:
+        warnings.warn(
+            f"the ODE could not be solved with the parameters of {failed} of {len(rows)} draws; their states are NaN. More "
+            "substeps may help.",
+            stacklevel=3,
+        )
+    shape = posterior.sizes["chain"], len(picked)
+    stacked = {k: np.stack([r[k] for r in rows]).reshape(*shape, *rows[0][k].shape) for k in rows[0]}
+    return passes.dataset(stacked, {"chain": posterior["chain"], "draw": posterior["draw"][picked]})
+
+
+def _posterior(idata: Any, names: Sequence[str]) -> xr.Dataset:
+    """Draws of the named variables, with dims ``chain`` and ``draw``."""
+    if isinstance(idata, xr.DataTree):
+        if "posterior" not in idata.children:
+            raise ValueError(f"idata has no group 'posterior', but {list(idata.children)}; give what pm.sample returned.")
+        idata = idata["posterior"].to_dataset()
+    elif isinstance(idata, Mapping) and not isinstance(idata, xr.Dataset):
+        point = {k: np.asarray(v)[None, None] for k, v in idata.items()}
+        idata = xr.Dataset({k: (("chain", "draw", *(f"{k}_{i}" for i in range(v.ndim - 2))), v) for k, v in point.items()})
+    if not isinstance(idata, xr.Dataset):
+        raise ValueError(f"idata is {type(idata).__name__}; give what pm.sample returned, or a dict of one value a variable.")
+    if missing := [n for n in names if n not in idata]:
+        raise ValueError(f"idata has no values of {missing}, which the filter depends on; it has {sorted(map(str, idata))}.")
+    if absent := {"chain", "draw"} - set(idata.dims):
+        raise ValueError(f"idata has no dimension {' and '.join(sorted(absent))}; give what pm.sample returned.")
+    return idata

@@ -1,0 +1,135 @@
+"""Whether the step of the filter biases the posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+
+from pm_sysid.arguments import count
+from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.likelihood.coordinates import model_of
+from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.posterior.reweighting import Reweighted, reweighted
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.checks import check_records
+from pm_sysid.solve.filter_graph import RecordData
+
+
+@dataclass(frozen=True, repr=False)
+class SubstepCheck(Reweighted):
+    """Outcome of :func:`check_substeps`; printing it gives a verdict in words.
+
+    Attributes
+    ----------
+    substeps, finer : int
+        Filter steps a sample of the model, and those it was compared with.
+    change : ndarray, shape (draws,)
+        By how much the log-likelihood of each posterior draw changes.
+    shift : dict of str to float
+        By how many posterior standard deviations the posterior mean of each parameter moves.
+    ess : float
+        Effective share of the draws after reweighting to the finer steps; small where the two posteriors hardly overlap.
+    """
+
+    substeps: int
+    finer: int
+
+    @property
+    def verdict(self) -> str:
+        """What it means, in a sentence."""
+        steps = f"With {self.finer} instead of {self.substeps} filter steps a sample"
+        remedy = f"Call set_substeps({self.finer}) (or build the ODEFilter with a higher order) and sample again."
+        return self.said(steps, "integration error", remedy)
+
+    def __repr__(self) -> str:
+        return f"{self.verdict}\n{self.details}"
+
+
+def check_substeps(
+    idata: Any,
+    *,
+    model: pm.Model | None = None,
+    name: str | None = None,
+    data: TimeSeries | Sequence[TimeSeries] | None = None,
+    factor: int = 2,
+    draws: int = 200,
+) -> SubstepCheck:
+    """Compare a posterior with what it would be with finer filter steps, without sampling again.
+
+    ``substeps="auto"`` judges the step before sampling, at prior draws and on synthetic records. This judges it afterwards, on
+    the record itself, where the posterior is: its draws are weighted by the likelihood with ``factor`` times as many substeps.
+    :func:`settle_substeps` does so too, in less detail, and takes the steps that are missing.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws, with dims ``chain`` and ``draw``.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    name : str, optional
+        Name of the :class:`ODEFilter`; needed if the model has several.
+    data : TimeSeries or list of them, optional
+        The records of the filter. By default they are read back from the model, which no longer knows whether a record is
+        periodic.
+    factor : int, default 2
+        By how much to refine.
+    draws : int, default 200
+        About this many draws, evenly spaced.
+
+    Returns
+    -------
+    SubstepCheck
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter or no posterior, or arguments are impossible.
+
+    Notes
+    -----
+    Importance weights ``p(y | draw, finer) / p(y | draw)``; the error that is left with the finer steps is not seen.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> t = np.linspace(0.0, 2.0, 21)
+    >>> with pm.Model() as model:
+    ...     rate = {"rate": pm.LogNormal("rate")}
+    ...     _ = sid.ODEFilter("y", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.1, x0=1.0, substeps=1)
+    >>> draws = np.random.default_rng(1).normal(1.0, 0.05, (2, 200))
+    >>> sid.check_substeps(xr.Dataset({"rate": (("chain", "draw"), draws)}), model=model)
+    With 2 instead of 1 filter steps a sample the mean of rate would move ... integration error does not matter here.
+      log-likelihood changes by ...
+      shift in posterior standard deviations: rate ...
+    """
+    model = model_of(model)
+    for label, value, least in (("factor", factor, 2), ("draws", draws, 2)):
+        count(value, label, least)
+    view = filter_view(name, model)
+    problem, coarse, fine = view.problem, view.op.substeps, view.op.substeps * int(factor)
+    posterior = posterior_of(idata)
+    records = view.records() if data is None else check_records(view.system, data)
+    few = posterior.isel(draw=thinned(posterior, draws))[[v.name for v in model.free_RVs if v.name in posterior]]
+    points = points_of(few, model.free_RVs, few.sizes["chain"] * few.sizes["draw"])
+
+    arrays = RecordData.symbolic()
+    loglik, _ = problem.run(view.y, view.unknowns, arrays)
+    function = pytensor.function([*model.free_RVs, *arrays], pt.sum(loglik), on_unused_input="ignore")
+    sums = []
+    for substeps in (coarse, fine):
+        known = problem.data(records, substeps)
+        sums.append([float(function(*p, *known)) for p in points])
+    before, after = np.array(sums)
+    if not np.isfinite(before).any() or not np.isfinite(after).any():
+        raise ValueError("the log-likelihood is not finite at any of the draws; does idata belong to this model and its data?")
+    change = np.where(np.isfinite(before), after - before, -np.inf)
+    return SubstepCheck(*reweighted(few, change), coarse, fine)

@@ -1,0 +1,392 @@
+"""Columns of numbers out of text files and MATLAB files, and what makes a record of them."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pm_sysid.arguments import among, number, place, shown, whole, words
+from pm_sysid.records.validation import FloatArray, Names
+
+type PathLike = str | os.PathLike[str]
+type Columns = dict[str, FloatArray]
+
+_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-nan", "#n/a"})
+_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", " ": "spaces", "|": "bar"}
+_SEARCHED = 200  # lines in which the header is looked for, to say where it is
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How a text file holds its columns, for ``TimeSeries.from_csv(..., format=TextFormat(...))``.
+
+    Parameters
+    ----------
+    columns : sequence of str, optional
+        Names of all columns of a file that has no header.
+    delimiter : str, default "auto"
+        Character between cells, a space for any blanks; by default that one of comma, semicolon, tab, blanks and bar by
+        which the header is cut into the names wanted.
+    decimal : {".", ","}
+        Decimal sign.
+    skip, unit_lines : int, default 0
+        Lines before the header, and lines between it and the first row (units).
+    missing : sequence of str, optional
+        What marks a missing value beside empty cells, NaN, NA, N/A, null and none.
+    encoding : str, default "utf-8-sig"
+        Encoding of the text.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a decimal sign, a delimiter, a number of lines, names or an encoding that are none.
+
+    Examples
+    --------
+    >>> import pm_sysid as sid
+    >>> sid.TextFormat(decimal=",", unit_lines=1).decimal
+    ','
+    """
+
+    columns: Sequence[str] | None = None
+    delimiter: str = "auto"
+    decimal: str = "."
+    skip: int = 0
+    unit_lines: int = 0
+    missing: Sequence[str] = ()
+    encoding: str = "utf-8-sig"
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        if not among(self.decimal, (".", ",")):
+            raise ValueError(f'decimal must be "." or ",", but is {self.decimal!r}')
+        if not among(self.delimiter, ("auto",)) and (not isinstance(self.delimiter, str) or len(self.delimiter) != 1):
+            raise ValueError(f'delimiter must be "auto" or one character (" " for any spaces), but is {self.delimiter!r}')
+        for what, count in (("skip", self.skip), ("unit_lines", self.unit_lines)):
+            if not whole(count, 0):
+                raise ValueError(f"{what} must be a number of lines, 0 or more, but is {shown(count)}")
+        if not isinstance(self.encoding, str) or "\0" in self.encoding:
+            raise TypeError(f"encoding is {shown(self.encoding)}; give the name of an encoding, such as 'latin-1'")
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(words(self.columns, "columns")))
+        object.__setattr__(self, "missing", tuple(words(self.missing, "missing")))
+
+
+def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: TextFormat) -> tuple[Columns, int]:
+    """Named columns of a text file and the line of their first row; ISO dates in `time` become seconds from the first."""
+    path = place(path, "path")
+    if not isinstance(form, TextFormat):
+        raise TypeError(f"format is {shown(form)}; give a TextFormat, such as TextFormat(decimal=',')")
+    columns, decimal, skip, unit_lines, encoding = form.columns, form.decimal, form.skip, form.unit_lines, form.encoding
+    try:
+        lines = Path(path).read_text(encoding=encoding).rstrip().splitlines()
+    except LookupError as error:
+        raise ValueError(f"encoding is {encoding!r}, which Python does not know; give one such as 'latin-1'") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f'{path} is not text in {encoding}; pass TextFormat(encoding="latin-1"), "utf-16" or what wrote it'
+        ) from error
+    if len(lines) <= skip:
+        raise ValueError(
+            f"{path} has {len(lines)} lines, of which skip={skip} leaves none; pass a smaller skip in TextFormat(skip=...)"
+        )
+    delimiter, header = _header(path, lines, skip, names, columns, form.delimiter, decimal)
+    first = skip + unit_lines + (columns is None)
+    rows = _rows(lines[first:], delimiter)
+    if not rows:
+        raise ValueError(f"{path} has no rows below its header in line {first}")
+    for line in range(first - unit_lines, first):
+        units = dict(zip(header, _cells(lines[line], delimiter), strict=False))
+        if all(_is_number(units.get(name, ""), decimal) for name in names):
+            raise ValueError(f"line {line + 1} of {path} holds numbers, no units, and unit_lines={unit_lines} would drop it")
+    for line, row in enumerate(rows, start=first + 1):
+        if len(row) != len(header):
+            _check_row(path, line, row, header, decimal)
+    tokens = _MISSING | {token.strip().lower() for token in form.missing}
+    result = {}
+    for name in names:
+        at = header.index(name)
+        cells, start = [row[at] for row in rows], first + 1
+        dates = _seconds(cells) if name == time else None
+        result[name] = _numbers(path, name, cells, start, decimal, tokens, unit_lines) if dates is None else dates
+    return result, first + 1
+
+
+def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    if delimiter == " ":
+        return [line.split() for line in lines]
+    return list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=False))
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return [cell.strip() for row in _rows([line], delimiter) for cell in row]
+
+
+def _header(
+    path: PathLike,
+    lines: list[str],
+    skip: int,
+    names: Sequence[str],
+    columns: Sequence[str] | None,
+    delimiter: str,
+    decimal: str,
+) -> tuple[str, list[str]]:
+    """Delimiter and names of all columns; an automatic delimiter is the one that the header is cut by into the names."""
+    candidates = [d for d in _DELIMITERS if not (d == decimal)] if delimiter == "auto" else [delimiter]
+    if columns is not None:
+        header = list(columns)
+        found = [d for d in candidates if len(_trimmed(_cells(lines[skip], d), len(header))) == len(header)]
+        if not found:
+            counts = ", ".join(f"{len(_cells(lines[skip], d))} by {_DELIMITERS.get(d, d)}" for d in candidates)
+            raise ValueError(f"columns names {len(header)} columns, but line {skip + 1} of {path} has {counts}; name each")
+        chosen = found[0]
+    else:
+        chosen = next((d for d in candidates if set(names) <= set(_cells(lines[skip], d))), "")
+        if not chosen:
+            # Cells of the same number in the header and below it are no accident.
+            below = lines[min(skip + 1, len(lines) - 1)]
+            width = {d: len(_cells(lines[skip], d)) for d in candidates}
+            regular = [d for d in candidates if width[d] > 1 and width[d] == len(_cells(below, d))]
+            chosen = max(regular or candidates, key=lambda d: width[d])
+        header = _cells(lines[skip], chosen)
+        _check_found(path, lines, skip, names, candidates, header)
+    for name in names:
+        if name not in header:
+            raise ValueError(f"there is no column {name!r}; columns names {', '.join(header)}")
+        if header.count(name) > 1:
+            raise ValueError(
+                f"{path} has {header.count(name)} columns called {name!r}; pass TextFormat(columns=[...]) with other names"
+            )
+    return chosen, header
+
+
+def _check_found(
+    path: PathLike, lines: list[str], skip: int, names: Sequence[str], candidates: list[str], header: list[str]
+) -> None:
+    """Say which column is missing, and in which line it is found if in any."""
+    if not (lacking := [name for name in names if name not in header]):
+        return
+    for where, line in enumerate(lines[:_SEARCHED]):
+        for d in candidates:
+            if where != skip and set(names) <= set(_cells(line, d)):
+                raise ValueError(f"the header of {path} is in line {where + 1}; pass TextFormat(skip={where})")
+    near = get_close_matches(lacking[0], [h for h in header if h], 1) or [h for h in header if lacking[0].lower() in h.lower()]
+    raise ValueError(
+        f"there is no column {lacking[0]!r} in line {skip + 1} of {path}{f' (is it {near[0]!r}?)' if near else ''}; there are "
+        f"{', '.join(repr(h) for h in header if h)}; pass TextFormat(...) with delimiter=... if these are cut in the wrong "
+        "places, skip=... if the header is further down, columns=[...] if there is none"
+    )
+
+
+def _trimmed(row: list[str], width: int) -> list[str]:
+    """Leave out empty cells behind the last column: some loggers end their lines with a delimiter."""
+    while len(row) > width and not row[-1].strip():
+        row = row[:-1]
+    return row
+
+
+def _check_row(path: PathLike, number: int, row: list[str], header: list[str], decimal: str) -> None:
+    if len(_trimmed(row, len(header))) == len(header):
+        return
+    if not any(map(str.strip, row)):
+        raise ValueError(f"line {number} of {path} is empty; delete it, or write what was missed there as empty cells")
+    remedy = "complete or delete it"
+    if len(row) > len(header):
+        remedy = f'check the delimiter, and pass TextFormat(decimal=",") for decimal commas (decimal is {decimal!r})'
+    raise ValueError(f"line {number} of {path} has {len(row)} cells, but there are {len(header)} columns; {remedy}")
+
+
+def _numbers(
+    path: PathLike, name: str, cells: list[str], start: int, decimal: str, tokens: frozenset[str], unit_lines: int
+) -> FloatArray:
+    try:
+        return np.array([_number(cell, decimal) for cell in cells])
+    except ValueError:  # one by one, to tell what is missing from what is wrong
+        values = np.empty(len(cells))
+    for i, cell in enumerate(map(str.strip, cells)):
+        try:
+            values[i] = np.nan if cell.lower() in tokens else _number(cell, decimal)
+        except ValueError:
+            remedy = "correct it, or list it in TextFormat(missing=[...]) if it marks a missing value"
+            if i == 0:
+                remedy = f"pass TextFormat(unit_lines={unit_lines + 1}) if the line holds units"
+            other = "." if decimal == "," else ","
+            if other in cell and _is_number(cell, other):
+                remedy = f'pass TextFormat(decimal="{other}") for decimal {"commas" if other == "," else "points"}'
+            raise ValueError(
+                f"line {start + i} of {path} has {cell!r} in column {name!r}, which is no number; {remedy}"
+            ) from None
+    return values
+
+
+def _is_number(cell: str, decimal: str) -> bool:
+    try:
+        _number(cell, decimal)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(cell: str, decimal: str) -> float:
+    if "_" in cell:  # Python's way to write 1_000
+        raise ValueError
+    if decimal == ",":
+        if "." in cell:  # 1.234 would be a thousand and some
+            raise ValueError
+        cell = cell.replace(",", ".")
+    return float(cell)
+
+
+def _seconds(cells: list[str]) -> FloatArray | None:
+    """Seconds from the first of ISO dates; None if the first cell is no date."""
+    try:
+        float(cells[0].replace(",", "."))
+        return None
+    except ValueError:
+        pass
+    try:
+        stamps = [datetime.fromisoformat(cell.strip()) for cell in cells]
+        return np.array([(stamp - stamps[0]).total_seconds() for stamp in stamps])
+    except (ValueError, TypeError):
+        return None
+
+
+# -- MATLAB -----------------------------------------------------------------------------------------------------------
+
+
+def mat_columns(path: PathLike, names: Sequence[str]) -> Columns:
+    """Named variables of a MATLAB file, ``a.b`` being the field b of the structure a, with samples along the first axis."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    path = place(path, "path")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path}")
+    try:
+        content = loadmat(path, simplify_cells=True)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"{path} is a MATLAB file of version 7.3 (HDF5), which SciPy does not read; save it in MATLAB with "
+            'save(file, "-v7"), or read it with h5py and pass the arrays to TimeSeries'
+        ) from error
+    except (ValueError, TypeError, MatReadError) as error:
+        raise ValueError(f"{path} is no MATLAB file of version 4 to 7: {error}") from error
+    there = _flat({k: v for k, v in content.items() if not k.startswith("__")})
+    columns = {}
+    for name in names:
+        if name not in there:
+            shapes = ", ".join(f"{k} {np.shape(v)}" for k, v in there.items())
+            raise ValueError(f"there is no variable {name!r} in {path}; there are {shapes or 'none'}")
+        columns[name] = _upright(path, name, np.asarray(there[name]))
+    return columns
+
+
+def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {before + key: value}
+    return flat
+
+
+def _upright(path: PathLike, name: str, value: np.ndarray) -> FloatArray:
+    if value.dtype.kind not in "biuf" or value.ndim > 2:
+        raise ValueError(
+            f"the variable {name!r} of {path} has dtype {value.dtype} and shape {value.shape}; it must hold real numbers in at "
+            "most two dimensions: take it apart in MATLAB, or read it with scipy.io.loadmat and pass arrays to TimeSeries"
+        )
+    if value.ndim == 2 and value.shape[0] < value.shape[1]:
+        value = value.T
+    return value.astype(float)
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+
+
+def wanted(inputs: Names, outputs: Names, time: str | None, fs: Any) -> list[str]:
+    """Columns to look for, each once."""
+    if (time is None) == (fs is None):
+        given = "neither is given" if fs is None else f"both are given ({time!r}, {fs!r})"
+        raise ValueError(f"pass either time, the column of the times in seconds, or fs, the sampling rate in Hz; {given}")
+    names = [*_listed(inputs, "inputs"), *_listed(outputs, "outputs"), *([time] if time is not None else [])]
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"inputs, outputs and time must be names of columns, but {name!r} is {type(name).__name__}")
+    return list(dict.fromkeys(names))
+
+
+def record_arguments(
+    columns: Columns,
+    inputs: Names,
+    outputs: Names,
+    time: str | None,
+    fs: Any,
+    scale: Mapping[str, float] | None,
+    *,
+    dotted: bool = False,
+) -> dict[str, Any]:
+    """Turn scaled columns into the arguments of a record.
+
+    A column of n channels becomes ``name1, ..., name{n}``; of `dotted` names channels keep what is behind the last dot.
+    """
+    if not isinstance(scale, Mapping | None):
+        raise TypeError(f"scale is {shown(scale)}; give a dict of factors by column")
+    factors = dict(scale or {})
+    for name, factor in factors.items():
+        if name not in columns:
+            raise ValueError(f"scale names {name!r}, which is not read; it may name {', '.join(columns)}")
+        if isinstance(factor, bool) or not number(factor, f"scale[{name!r}]", "give a finite factor other than 0"):
+            raise ValueError(f"scale[{name!r}] must be a finite factor other than 0, but is {factor!r}")
+    columns = {name: values * factors.get(name, 1.0) for name, values in columns.items()}
+    u, input_names = _channels(columns, inputs, dotted)
+    y, output_names = _channels(columns, outputs, dotted)
+    values = u if y is None else y
+    if values is None:
+        raise ValueError("inputs and outputs are both empty; name at least one column")
+    t = columns[time] if time is not None else np.arange(len(values)) / _rate(fs)
+    return {"t": t, "u": u, "y": y, "inputs": input_names, "outputs": output_names}
+
+
+def _rate(fs: Any) -> float:
+    try:
+        rate = 0.0 if isinstance(fs, bool) else number(fs, "fs")
+    except (TypeError, ValueError):
+        rate = 0.0
+    if not rate > 1e-100:
+        raise ValueError(f"fs must be a positive sampling rate in Hz, but is {shown(fs)}")
+    return rate
+
+
+def _listed(names: Names, argument: str = "inputs or outputs") -> list[str]:
+    if names is None or isinstance(names, str):
+        return [] if names is None else [names]
+    try:
+        return list(names)
+    except TypeError:
+        raise TypeError(f"{argument} is {shown(names)}; give names of columns, or None") from None
+
+
+def _channels(columns: Columns, names: Names, dotted: bool) -> tuple[FloatArray | None, Names]:
+    if names is None or len(names) == 0:
+        return None, None
+    labels, arrays = [], []
+    for name in _listed(names):
+        values, field = columns[name], name.rpartition(".")[2] if dotted else name
+        labels += [field] if values.ndim == 1 else [f"{field}{i + 1}" for i in range(values.shape[1])]
+        arrays.append(values)
+    if isinstance(names, str):
+        return arrays[0], labels
+    if len({len(values) for values in arrays}) > 1:
+        sizes = ", ".join(f"{name} {len(columns[name])}" for name in names)
+        raise ValueError(f"channels must have one number of samples, but have {sizes}; they belong to different records")
+    return np.column_stack(arrays), labels

@@ -1,0 +1,157 @@
+"""Measures of the error of predictions of a measured record; missing samples are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+
+from pm_sysid.records.validation import real
+
+__all__ = ["fit_percent", "nmse", "nrmse", "rmse"]
+
+type FloatArray = NDArray[np.float64]
+
+
+def rmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray) -> Any:
+    """Root mean square of the prediction error, in units of the output.
+
+    Parameters
+    ----------
+    measured : array_like or DataArray, shape (T,) or (T, n)
+        Measured outputs; NaN marks a missing value, which is left out of every sum.
+    predicted : array_like or DataArray, shape (..., T) or (..., T, n)
+        Predictions, with any number of leading dimensions such as chains and draws; NaN gives NaN. In a DataArray the time
+        dimension is the one called ``time`` or ending in ``_time``, at any position.
+
+    Returns
+    -------
+    float, ndarray or DataArray, shape (...) or (..., n)
+        One number per draw and output; a DataArray if `predicted` is one. NaN for an output that was never measured.
+
+    Raises
+    ------
+    ValueError
+        If lengths, outputs or times of `measured` and `predicted` differ, or a DataArray has no time dimension.
+
+    Examples
+    --------
+    >>> float(rmse([1.0, 2.0, float("nan"), 4.0], [1.0, 2.0, 3.0, 1.0])).__round__(3)
+    1.732
+    >>> rmse([1.0, 3.0], [[1.0, 3.0], [2.0, 4.0]])  # two draws
+    array([0., 1.])
+    """
+    return _over_time(_rmse, measured, predicted)
+
+
+def nrmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray) -> Any:
+    """Root mean square error in percent of the standard deviation of `measured` (divisor T).
+
+    The prediction of the mean of the record has the value 100. Arguments, shapes and errors are those of `rmse`. For a
+    constant record the result is infinity, or NaN where the prediction has no error.
+
+    Examples
+    --------
+    >>> nrmse([1.0, 3.0], [[1.0, 3.0], [2.0, 2.0]])
+    array([  0., 100.])
+    """
+    return _over_time(_nrmse, measured, predicted)
+
+
+def nmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray) -> Any:
+    """Normalised mean squared error, 100 / (T var(y)) sum (y - yhat)^2: the square of `nrmse`, divided by 100.
+
+    The prediction of the mean of the record has the value 100. Arguments, shapes and errors are those of `nrmse`. Source:
+    Nayek et al. (2022), the distance of their approximate Bayesian computation.
+
+    Examples
+    --------
+    >>> nmse([1.0, 3.0], [[1.0, 3.0], [2.0, 2.5]])
+    array([ 0. , 62.5])
+    """
+    return nrmse(measured, predicted) ** 2 / 100
+
+
+def fit_percent(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray) -> Any:
+    """Fit of MATLAB's ``compare``: 100 (1 - ||y - yhat|| / ||y - mean(y)||), which is 100 minus `nrmse`.
+
+    The value is 100 for a perfect prediction, 0 for the mean of the record, and negative for a worse prediction. Arguments,
+    shapes and errors are those of `nrmse`.
+
+    Examples
+    --------
+    >>> fit_percent([1.0, 3.0], [[1.0, 3.0], [2.0, 2.0]])
+    array([100.,   0.])
+    """
+    return 100 - nrmse(measured, predicted)
+
+
+def time_dimension(array: xr.DataArray, name: str) -> str:
+    """Find the dimension called ``time``, else the only one ending in ``_time``; `name` is for the error."""
+    dims = [str(dim) for dim in array.dims]
+    found = [d for d in dims if d == "time"] or [d for d in dims if d.endswith("_time")]
+    if len(found) != 1:
+        raise ValueError(
+            f'{name} must have one dimension called "time" or ending in "_time", but has '
+            f"{', '.join(dims) or 'none'}; rename its time dimension"
+        )
+    return found[0]
+
+
+def _rmse(y: FloatArray, yhat: FloatArray) -> FloatArray:
+    seen = ~np.isnan(y)
+    with np.errstate(invalid="ignore", over="ignore"):  # without measurements 0 / 0; a diverged run overflows
+        square = np.sum(np.square(y - yhat), axis=-1, where=seen) / seen.sum(axis=-1)
+        return np.asarray(np.sqrt(square))
+
+
+def _nrmse(y: FloatArray, yhat: FloatArray) -> FloatArray:
+    seen = ~np.isnan(y)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.sum(y, axis=-1, where=seen, keepdims=True) / seen.sum(axis=-1, keepdims=True)
+        return np.asarray(100 * _rmse(y, yhat) / _rmse(y, mean))
+
+
+def _over_time(measure: Callable[[FloatArray, FloatArray], FloatArray], measured: Any, predicted: Any) -> Any:
+    """Apply a measure that takes arrays (..., T) to arrays or DataArrays."""
+    if isinstance(predicted, xr.DataArray):
+        return _labelled(measure, measured, predicted)
+    if isinstance(measured, xr.DataArray):
+        measured = measured.transpose(time_dimension(measured, "measured"), ...)
+    y, yhat = _record(measured), real(predicted, "predicted", copy=False)
+    if yhat.shape[-y.ndim :] != y.shape:
+        expected = ", ".join(["...", *map(str, y.shape)])
+        raise ValueError(f"predicted must have shape ({expected}) to match measured, but has {yhat.shape}")
+    return measure(y.T, np.moveaxis(yhat, -y.ndim, -1))[()]
+
+
+def _labelled(measure: Callable[[FloatArray, FloatArray], FloatArray], measured: Any, predicted: xr.DataArray) -> xr.DataArray:
+    time = time_dimension(predicted, "predicted")
+    if isinstance(measured, xr.DataArray):
+        y = measured.rename({time_dimension(measured, "measured"): time})
+    else:
+        values = _record(measured)
+        y = xr.DataArray(values, dims=(time, predicted.dims[-1])[: values.ndim])
+    if missing := set(y.dims) - set(predicted.dims):
+        raise ValueError(f"predicted must have the dimension {missing.pop()!r} of measured, but has {predicted.dims}")
+    for dim in y.dims:
+        if y.sizes[dim] != predicted.sizes[dim]:
+            raise ValueError(
+                f"predicted must have length {y.sizes[dim]} along {dim!r} to match measured, but has {predicted.sizes[dim]}"
+            )
+    if time in y.coords and time in predicted.coords and not np.allclose(y[time], predicted[time]):
+        raise ValueError(f"predicted must be at the times of measured, but {time!r} differs; select the same window")
+    core = [[time], [time]]
+    y, predicted = y.drop_vars(time, errors="ignore"), predicted.drop_vars(time, errors="ignore")
+    result: xr.DataArray = xr.apply_ufunc(measure, y.astype(float), predicted.astype(float), input_core_dims=core, join="exact")
+    return result.transpose(*(dim for dim in predicted.dims if dim != time))
+
+
+def _record(measured: Any) -> FloatArray:
+    y = real(measured, "measured", copy=False)
+    if y.ndim not in (1, 2):
+        raise ValueError(f"measured must have shape (T,) or (T, n), but has {y.shape}")
+    return y

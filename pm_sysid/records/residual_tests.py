@@ -1,0 +1,208 @@
+"""Tests of the residuals of a model: whiteness, independence of the input, normality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from pm_sysid.arguments import shown, whole
+from pm_sysid.records.validation import real
+
+__all__ = ["ResidualTests", "residual_tests"]
+
+type FloatArray = NDArray[np.float64]
+
+LEVEL = 0.99
+BOUND = float(stats.norm.ppf((1 + LEVEL) / 2))
+
+
+@dataclass(frozen=True, repr=False)
+class ResidualTests:
+    """Result of `residual_tests`; the printed form gives the verdicts in words.
+
+    Attributes
+    ----------
+    count, missing : int
+        Number of residuals used, and number of residuals that are NaN.
+    mean, std : float
+        Mean and standard deviation of the residuals: near 0 and 1 if they are standardised and noise and model are correct.
+    lags : int
+        Largest lag, in samples.
+    ljung_box, ljung_box_p : float
+        Ljung-Box statistic over lags 1 to `lags`, and its p-value.
+    share_outside : float
+        Fraction of these lags whose autocorrelation is outside its 99 % bounds; the expected value for white noise is 0.01.
+    cross_correlation : float or None
+        Correlation with the input, at the lag from -`lags` to `lags` where it is most significant.
+    cross_lag : int or None
+        This lag: positive if the input is earlier than the residual, in samples.
+    cross_p : float or None
+        P-value of this correlation, corrected for the search over all lags (Sidak).
+    jarque_bera_p : float
+        P-value of the Jarque-Bera test for the skewness and kurtosis of a normal distribution.
+    """
+
+    count: int
+    missing: int
+    mean: float
+    std: float
+    lags: int
+    ljung_box: float
+    ljung_box_p: float
+    share_outside: float
+    cross_correlation: float | None
+    cross_lag: int | None
+    cross_p: float | None
+    jarque_bera_p: float
+
+    def __repr__(self) -> str:
+        """Give a verdict, at the 1 % level, for each test."""
+        alpha = 1 - LEVEL
+        white = "white" if self.ljung_box_p > alpha else "not white: dynamics or coloured noise are left in them"
+        normal = "normal" if self.jarque_bera_p > alpha else "not normal: outliers, or a nonlinearity is left in them"
+        lines = [
+            f"ResidualTests: {self.count} residuals ({self.missing} missing), mean {self.mean:.3g}, "
+            f"standard deviation {self.std:.3g}",
+            f"  {white} (Ljung-Box {self.ljung_box:.1f} over {self.lags} lags, {_p_text(self.ljung_box_p)}; "
+            f"{100 * self.share_outside:.0f} % of the lags outside the 99 % bounds)",
+        ]
+        if self.cross_p is not None and self.cross_lag is not None:
+            if self.cross_p > alpha:
+                verdict = "independent of the input"
+            elif self.cross_lag >= 0:
+                verdict = "depend on the input: the model misses part of its effect"
+            else:
+                verdict = "depend on later input: feedback, or a wrong delay"
+            lines.append(
+                f"  {verdict} (largest correlation {self.cross_correlation:.3f}, at lag {self.cross_lag}, "
+                f"{_p_text(self.cross_p)})"
+            )
+        return "\n".join([*lines, f"  {normal} (Jarque-Bera, {_p_text(self.jarque_bera_p)})"])
+
+
+def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int = 25) -> ResidualTests:
+    """Test whether residuals are white, uncorrelated with the input, and normal.
+
+    Parameters
+    ----------
+    residuals : array_like, shape (T,)
+        One-step prediction errors of one output, standardised or not, equally spaced in time; NaN marks a
+        missing value. The residuals of a free run are not white even for the true model.
+    u : array_like, shape (T,), optional
+        The input, finite.
+    lags : int
+        Largest lag in samples.
+
+    Returns
+    -------
+    ResidualTests
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, or there are too few residuals for `lags`, or residuals or input are constant or infinite.
+
+    Notes
+    -----
+    The test of whiteness is that of Ljung and Box, Biometrika 65 (1978). Where values are missing, the number of observed
+    pairs of each lag replaces T - k. The degrees of freedom are `lags`, so that the p-value is too large if many parameters
+    were fitted. The bounds of the correlation with the input assume white residuals.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(1)
+    >>> e, u = rng.standard_normal((2, 2000))
+    >>> residual_tests(e, u)
+    ResidualTests: 2000 residuals (0 missing), mean -0.0134, standard deviation 1.01
+      white (Ljung-Box ...)
+      independent of the input (...)
+      normal (...)
+    >>> residual_tests(e[1:] + e[:-1], u[1:]).ljung_box_p < 1e-6
+    True
+    """
+    e, u = as_residuals(residuals, u, lags)
+    count = int(np.isfinite(e).sum())
+    z = scores(*correlation(e, e, range(1, lags + 1)), count)
+    peak: tuple[float | None, int | None, float | None] = (None, None, None)
+    if u is not None:
+        r, pairs = correlation(e, u, range(-lags, lags + 1))
+        distance = np.abs(scores(r, pairs, count))
+        k = int(distance.argmax())
+        # 1 - (1 - p)**m of the single p-value, without cancellation
+        corrected = -np.expm1(len(r) * np.log1p(-2 * stats.norm.sf(distance[k])))
+        peak = float(r[k]), k - lags, float(corrected)
+    statistic = float(z @ z)
+    return ResidualTests(
+        count=count,
+        missing=e.size - count,
+        mean=float(np.nanmean(e)),
+        std=float(np.nanstd(e)),
+        lags=lags,
+        ljung_box=statistic,
+        ljung_box_p=float(stats.chi2.sf(statistic, lags)),
+        share_outside=float(np.mean(np.abs(z) > BOUND)),
+        cross_correlation=peak[0],
+        cross_lag=peak[1],
+        cross_p=peak[2],
+        jarque_bera_p=float(stats.jarque_bera(e[np.isfinite(e)]).pvalue),
+    )
+
+
+def correlation(a: FloatArray, b: FloatArray, lags: Iterable[int]) -> tuple[FloatArray, FloatArray]:
+    """Correlation of a[t] and b[t - lag], and the number of pairs it is the mean of; NaN is left out.
+
+    Examples
+    --------
+    >>> r, pairs = correlation(np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0]), [0, 1])
+    >>> r, pairs
+    (array([-1.,  1.]), array([4., 3.]))
+    """
+    x, y = ((v - np.nanmean(v)) / np.nanstd(v) for v in (a, b))
+    sums, pairs = [], []
+    for lag in lags:
+        product = x[max(lag, 0) : len(x) + min(lag, 0)] * y[max(-lag, 0) : len(y) - max(lag, 0)]
+        sums.append(np.nansum(product))
+        pairs.append(np.isfinite(product).sum())
+    n = np.array(pairs, dtype=float)
+    return np.array(sums) / np.maximum(n, 1), n
+
+
+def scores(r: FloatArray, pairs: FloatArray, count: int) -> FloatArray:
+    """Correlations as standard normal scores: their variance is about count / ((count + 2) pairs)."""
+    return r * np.sqrt(pairs * (count + 2) / count)
+
+
+def _p_text(p: float) -> str:
+    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
+
+
+def as_residuals(residuals: ArrayLike, u: ArrayLike | None, lags: int) -> tuple[FloatArray, FloatArray | None]:
+    """Check residuals, input and lags."""
+    e = real(residuals, "residuals", copy=False)
+    if e.ndim != 1:
+        raise ValueError(f"residuals must have shape (T,), but has {e.shape}; pass one output of one draw at a time")
+    if not whole(lags):
+        raise ValueError(f"lags must be a whole number, 1 or more, but is {shown(lags)}")
+    if np.isinf(e).any():
+        raise ValueError("residuals must be finite or NaN; leave out the samples where the model diverged")
+    if (count := int(np.isfinite(e).sum())) < lags + 2:
+        raise ValueError(f"residuals has {count} finite values, but lags={lags} needs at least {lags + 2}")
+    with np.errstate(over="ignore"):
+        flat = not 0 < np.nanvar(e) < np.inf
+    if flat:
+        raise ValueError(
+            "residuals are all equal, or too small or large to have a variance; pass the differences between measurement and "
+            "prediction"
+        )
+    if u is None:
+        return e, None
+    u = real(u, "u", copy=False)
+    if u.shape != e.shape:
+        raise ValueError(f"u must have shape {e.shape} like residuals, but has {u.shape}")
+    if not np.isfinite(u).all() or not 0 < np.var(u) < np.inf:
+        raise ValueError("u must be finite and vary; pass u=None for an unforced system")
+    return e, u

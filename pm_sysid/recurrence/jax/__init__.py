@@ -1,0 +1,1 @@
+"""Compilation by JAX; imported when a graph is first compiled for it."""

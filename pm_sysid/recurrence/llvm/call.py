@@ -1,0 +1,99 @@
+"""How PyTensor's numba functions call a kernel: by its symbol, without a copy of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
+from inspect import getsource
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from pytensor import config
+
+from pm_sysid.compat import cgutils, compile_numba_function_src, numba_njit
+from pm_sysid.recurrence.llvm.loops import FAULTS, functions_of
+
+_LONG = ir.IntType(64)
+#: Part of the keys under which PyTensor keeps the functions below.
+_VERSION = sha256(getsource(sys.modules[__name__]).encode()).hexdigest()
+
+
+def _address_of(symbol: str) -> Any:
+    """Numba intrinsic: address of a symbol."""
+
+    @intrinsic
+    def address(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, symbol), _LONG)
+
+        return types.int64(), codegen
+
+    return address
+
+
+@intrinsic
+def invoke(typingctx: Any, address: Any, arguments: Any) -> Any:
+    """Call a kernel with arrays, which it gets as address and shape, and whole numbers; returns the number of its fault."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        values: list[Any] = []
+        parts = cgutils.unpack_tuple(builder, args[1])
+        for kind, value in zip(signature.args[1].types, parts, strict=True):
+            if isinstance(kind, types.Array):
+                array = context.make_array(kind)(context, builder, value)
+                values += [array.data, *cgutils.unpack_tuple(builder, array.shape, kind.ndim)]
+            else:
+                values.append(context.cast(builder, value, kind, types.int64))
+        function = ir.FunctionType(_LONG, [v.type for v in values])
+        return builder.call(builder.inttoptr(args[0], function.as_pointer()), values)
+
+    return types.int64(address, arguments), codegen
+
+
+REFUSE = "def refuse(fault):\n" + "\n".join(
+    f"    if fault == {k}:\n        raise {'MemoryError' if k == len(FAULTS) else 'ValueError'}({text!r})"
+    for k, text in enumerate(FAULTS, 1)
+)
+
+
+def numba_function(source: str, symbol: str, sizes: Sequence[int] = ()) -> Any:
+    """Numba function of a kernel.
+
+    Parameters
+    ----------
+    source : str
+        Text of a function of the kernel's address, of what has to be known of it and of the arrays; the same for all kernels
+        of a kind, so that it is compiled once.
+    symbol : str
+        The kernel.
+    sizes : sequence of int
+        What has to be known of it.
+    """
+    run, arguments = _shared(source)
+    arrays = ", ".join(arguments[1 + len(sizes) :])
+    text = f"def kernel({arrays}):\n    return run({', '.join(['address()', *map(str, sizes)])}, {arrays})"
+    return numba_njit(_function(text, "kernel", {"run": run, "address": _address_of(symbol)}))
+
+
+@lru_cache(maxsize=16)
+def _shared(source: str) -> tuple[Any, list[str]]:
+    """Numba function of a text, and the names of its arguments."""
+    kept = {"cache": config.numba__cache}
+    refuse = numba_njit(_function(REFUSE, "refuse", {}, f"pm_sysid refuse {_VERSION}"), **kept)
+    tools = {"np": np, "invoke": invoke, "refuse": refuse, "contiguous": np.ascontiguousarray}
+    (name,) = functions_of(source)
+    function = _function(source, name, tools, f"pm_sysid {source} {_VERSION}")
+    return numba_njit(function, **kept), [a.arg for a in functions_of(source)[name].args.args]
+
+
+def _function(source: str, name: str, namespace: dict[str, Any], key: str | None = None) -> Any:
+    """Python function of a text; with a key, what numba makes of it is kept on disk."""
+    key = key and sha256(key.encode()).hexdigest()
+    namespace = {"__name__": __name__, **namespace}  # numba loads a function that was kept into the module it was made in
+    return compile_numba_function_src(source, name, namespace, namespace, cache_key=key)

@@ -1,0 +1,86 @@
+"""How many threads a batch of particles runs on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytensor
+
+
+def default_threads() -> int:
+    """Threads a batch runs on: ``PM_SYSID_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the cores this process may use."""
+    for name in ("PM_SYSID_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(name, "").split(",")[0].strip()
+        if text:
+            if not (text.isascii() and text.isdigit() and int(text) > 0):
+                raise ValueError(
+                    f"the environment variable {name} is {text!r}; give a positive number of threads, or unset it."
+                )
+            return int(text)
+    return _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+#: The thread count of batches in a compiled graph, 0 before its first use; graphs get it from :func:`thread_count`.
+_THREADS = pytensor.shared(np.asarray(0, dtype="int64"), "pm_sysid::threads")
+
+
+def thread_count() -> Any:
+    """Shared variable with the thread count of batches; the environment is read when it is first asked for.
+
+    Raises
+    ------
+    ValueError
+        If the environment gives something else than a positive number, and :func:`set_threads` was not called.
+    """
+    if not _THREADS.get_value():
+        _THREADS.set_value(np.asarray(default_threads(), dtype="int64"))
+    return _THREADS
+
+
+def set_threads(threads: int | None = None) -> int:
+    """Set how many threads a batch of particles runs on.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Default: the environment's ``PM_SYSID_NUM_THREADS`` or ``OMP_NUM_THREADS``, else the cores this process may use.
+
+    Returns
+    -------
+    int
+        The number in force before.
+
+    Raises
+    ------
+    ValueError
+        If ``threads`` is no positive integer, or the default is asked for and the environment does not give one.
+
+    Examples
+    --------
+    >>> import pm_sysid as sid
+    >>> before = sid.set_threads(1)
+    >>> sid.set_threads(before)
+    1
+    """
+    if threads is None:
+        threads = default_threads()
+    integer = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if not integer or not 1 <= threads < 2**31:
+        raise ValueError(f"threads is {threads!r}; give a positive integer, or None for the default.")
+    before = int(_THREADS.get_value()) or _before_first_use()
+    _THREADS.set_value(np.asarray(threads, dtype="int64"))
+    return before
+
+
+def _before_first_use() -> int:
+    """Threads of the environment; all cores where it names none that could be used."""
+    try:
+        return default_threads()
+    except ValueError:
+        return _cores()

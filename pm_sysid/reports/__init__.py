@@ -1,0 +1,1 @@
+"""HTML reports: verdicts, figures, and tables on one model or several."""

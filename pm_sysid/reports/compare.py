@@ -1,0 +1,324 @@
+"""Models of one record side by side: criteria, evidence, weights, and errors on records they have not seen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import arviz_stats
+import numpy as np
+import pandas as pd
+import pymc as pm
+import xarray as xr
+from scipy.special import softmax
+
+from pm_sysid.arguments import shown
+from pm_sysid.idata import elements, posterior_of
+from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
+from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
+from pm_sysid.posterior.log_likelihood import evaluate
+from pm_sysid.posterior.predict import predict
+from pm_sysid.records.metrics import fit_percent, rmse
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.reports.comparison import CRITERIA, Comparison
+from pm_sysid.reports.comparison_page import Case
+from pm_sysid.reports.validation import Validation
+from pm_sysid.sampling.convergence import mixing
+from pm_sysid.sampling.smc.stages import Evidence, log_evidence
+
+
+def compare_models(
+    models: Mapping[str, tuple[pm.Model, Any]],
+    validation: TimeSeries | Sequence[TimeSeries] | Validation | None = None,
+    *,
+    draws: int | None = 2000,
+    evidence: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Criteria, evidence and held-out errors of models of the same data, side by side.
+
+    Parameters
+    ----------
+    models : mapping of name to (model, idata)
+        Each a PyMC model and its posterior (``xarray.DataTree``), all observed on the same measurements.
+    validation : TimeSeries or sequence of them, or Validation, optional
+        Records that were not used for the fit. Models with one :class:`ODEFilter` run free on them; a :class:`Validation`
+        says how often, from which initial state, and what is scored.
+    draws : int, optional, default 2000
+        About this many draws of each posterior, evenly spaced, for DIC, WAIC and LOO; None: all.
+    evidence : mapping of name to idata, optional
+        Sequential runs (:func:`sample_ibis`, ``pm.sample_smc``) of models whose posterior was sampled in another way. By
+        default the evidence is taken from the posterior's own run, if that was sequential.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    ValueError
+        If the models are observed on different data, or a posterior does not fit its model.
+
+    Notes
+    -----
+    What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed. The
+    evidence is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
+    weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Stacking weights
+    are those of ``az.compare`` from LOO (Yao et al. 2018).
+    Compare Green (2015), Table 2.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> y, rng = [0.9, 1.2, 0.8, 1.1, 1.0], np.random.default_rng(1)
+    >>> with pm.Model() as near:
+    ...     mu = pm.Normal("mu", 0.0, 10.0)
+    ...     _ = pm.Normal("y", mu, 0.2, observed=y)
+    >>> with pm.Model() as far:
+    ...     mu = pm.Normal("mu", 0.0, 0.01)
+    ...     _ = pm.Normal("y", mu, 0.2, observed=y)
+    >>> def tree(mean, std):
+    ...     draws = xr.Dataset({"mu": (("chain", "draw"), rng.normal(mean, std, (2, 200)))})
+    ...     return xr.DataTree.from_dict({"posterior": draws})
+    >>> result = sid.compare_models({"far": (far, tree(0.01, 0.01)), "near": (near, tree(1.0, 0.09))})
+    >>> list(result.table.index), int(result.table.loc["near", "unknowns"])
+    (['near', 'far'], 1)
+    """
+    if not isinstance(models, Mapping):
+        raise TypeError(f"models is {type(models).__name__}; give a dict of name: (model, idata).")
+    validation = Validation.of(validation)
+    pairs = {str(name): model_pair(value, f"models[{name!r}]") for name, value in models.items()}
+    if not pairs:
+        raise ValueError("models is empty; give a dict of name: (model, idata).")
+    _same_data({name: model for name, (model, _) in pairs.items()})
+    sequential = _runs_of(evidence, pairs)
+    rows: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Any]] = {c: {} for c in CRITERIA}
+    notes: dict[str, tuple[str, ...]] = {}
+    cases = {}
+    for name, (model, idata) in pairs.items():
+        said: list[str] = []
+        if bad := _unmixed(model, idata):
+            said.append(f"posterior: the chains have not mixed ({bad}): no number of this model can be trusted.")
+        likelihood = _of(name, lambda model=model, idata=idata: evaluate(idata, model, draws=draws))  # type: ignore[misc]
+        row = rows[name] = {"unknowns": likelihood.size or 0}
+        for criterion, function in zip(CRITERIA, (dic_of, waic_of, loo_of), strict=True):
+            result = _quietly(lambda f=function, of=likelihood: f(of), said, criterion)  # type: ignore[misc]
+            if result is not None:
+                found[criterion][name] = result
+                row |= {criterion: -2 * result.elpd, f"{criterion}_se": 2 * result.se, f"p_{criterion}": result.p}
+        if name in found["LOO"]:
+            loo = found["LOO"][name]
+            row["bad_k"] = int(np.sum(~(loo.pareto_k.values <= loo.good_k)))
+        found_evidence = _evidence(sequential.get(name, idata))
+        row["log_evidence"], row["log_evidence_se"] = found_evidence.value, found_evidence.error
+        if found_evidence.doubt:
+            said.append(f"evidence: {found_evidence.doubt}")
+        case = cases[name] = _case(name, model, idata, validation, said)
+        row |= _scores(case, validation, said)
+        notes[name] = tuple(said)
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    for criterion in CRITERIA:
+        for column in (criterion, f"{criterion}_se", f"p_{criterion}"):
+            table[column] = table.get(column, np.nan)
+        _differences(table, criterion, found[criterion])
+    table["weight_stacking"] = _stacking(found["LOO"]) if len(found["LOO"]) == len(pairs) else np.nan
+    table["weight_evidence"], table["weight_evidence_se"] = evidence_weights(table["log_evidence"], table["log_evidence_se"])
+    for name, note in _undecided(table).items():
+        notes[name] = (*notes[name], note)
+    table = table.sort_values(["LOO", "WAIC", "DIC"])[_order(table.columns)]
+    said_of = {name: some for name, some in notes.items() if some}
+    return Comparison(
+        table, found["DIC"], found["WAIC"], found["LOO"], said_of, validation.all, {str(n): cases[str(n)] for n in table.index}
+    )
+
+
+def model_pair(value: Any, what: str) -> tuple[pm.Model, Any]:
+    """A model and its posterior."""
+    if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], pm.Model)):
+        raise ValueError(f"{what} is {type(value).__name__}; give a tuple of the pm.Model and its posterior.")
+    return value[0], value[1]
+
+
+def _runs_of(evidence: Any, models: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequential runs given for the evidence, checked."""
+    if evidence is None:
+        return {}
+    if not isinstance(evidence, Mapping):
+        raise TypeError(f"evidence is {shown(evidence)}; give a dict of sequential runs by model.")
+    unknown = [name for name in evidence if name not in models]
+    if unknown:
+        raise ValueError(f"evidence names {unknown}, which are no models; the models are {list(models)}.")
+    for name, idata in evidence.items():
+        if np.isnan(_evidence(idata).value):
+            raise ValueError(f"evidence[{name!r}] has no log evidence; give the result of sample_ibis or pm.sample_smc.")
+    return dict(evidence)
+
+
+def _same_data(models: Mapping[str, pm.Model]) -> None:
+    """Refuse models that are observed on different measurements."""
+    data = {name: {str(v.name): value_of(m.rvs_to_values[v]) for v in m.observed_RVs} for name, m in models.items()}
+    (first, reference), *others = data.items()
+    for name, values in others:
+        by_name = set(values) == set(reference)
+        ours = [values[k] for k in reference] if by_name else list(values.values())
+        theirs = list(reference.values())
+        shapes = [a.shape for a in theirs], [a.shape for a in ours]
+        if shapes[0] != shapes[1]:
+            what = f"observed shapes {shapes[0]} and {shapes[1]}"
+        elif not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(theirs, ours, strict=True)):
+            what = "the same shapes but other values"
+        else:
+            continue
+        raise ValueError(
+            f"models {first!r} and {name!r} have different data ({what}); criteria compare models of the same measurements "
+            "only: fit both to one record, in one unit."
+        )
+
+
+def _unmixed(model: pm.Model, idata: Any) -> str:
+    """What shows that the chains of a posterior have not mixed; empty if nothing does."""
+    posterior = posterior_of(idata)
+    names = [str(v.name) for v in model.free_RVs if v.name in posterior]
+    if not names:
+        return ""
+    draws = elements(posterior, names)
+    return mixing(draws.to_numpy(), list(map(str, draws["parameter"].to_numpy()))).bad
+
+
+def _of(name: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except ValueError as error:
+        raise ValueError(f"model {name!r}: {error}") from error
+
+
+def _quietly(function: Callable[[], Any], said: list[str], title: str) -> Any:
+    """Result of a function, or None where it cannot be had, with what it says in a list."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            result = function()
+        except ValueError as error:
+            result = None
+            said.append(f"{title}: {error}")
+    for w in caught:
+        text = str(w.message)
+        said.append(text if text.startswith(title) else f"{title}: {text}")
+    return result
+
+
+def _evidence(idata: Any) -> Evidence:
+    node = idata.get("sample_stats") if isinstance(idata, xr.DataTree) else None
+    if node is None or not {"log_evidence", "log_marginal_likelihood"} & set(map(str, node.data_vars)):
+        return Evidence(float("nan"), float("nan"), np.array([]))
+    return log_evidence(idata)
+
+
+def evidence_weights(values: Any, errors: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior probabilities of models (K,) from their log evidences and the errors of these, and their standard deviations.
+
+    The errors make the probabilities uncertain: mean and standard deviation over log evidences that are normally distributed
+    with them. Not a number where an evidence is not known; an error that is not known counts as none.
+    """
+    value, error = np.asarray(values, dtype=float), np.nan_to_num(np.asarray(errors, dtype=float))
+    if np.isnan(value).any():
+        return np.full(len(value), np.nan), np.full(len(value), np.nan)
+    scatter = np.random.default_rng(0).standard_normal((4000, len(value)))
+    weights = softmax(value + error * np.concatenate([scatter, -scatter]), axis=1)
+    return weights.mean(axis=0), weights.std(axis=0)
+
+
+def _undecided(table: pd.DataFrame) -> dict[str, str]:
+    """Models whose evidence is the best within its errors, and what that means; none where one is the best without doubt."""
+    value, error = table["log_evidence"], table["log_evidence_se"].fillna(0.0)
+    if len(value) < 2 or value.isna().any():
+        return {}
+    best = value.idxmax()
+    notes = {}
+    for name in value.index.drop(best):
+        apart, of = value[best] - value[name], float(np.hypot(error[best], error[name]))
+        if apart < max(1.0, 2 * of):
+            notes[str(name)] = (
+                f"evidence: it does not decide between {best!r} and {name!r}: logarithms {apart:.2f} +- {of:.2f} apart."
+            )
+    return notes
+
+
+def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: list[str]) -> Case:
+    """A model with its free runs on the records of validation."""
+    filters = filter_names(model)
+    if len(filters) != 1:
+        if validation.all:
+            said.append(f"validation: the model has {len(filters)} ODEFilters; only a model with one can run free.")
+        return Case(model, idata, None, [])
+    (label,) = filters
+    system, predictions = filter_view(label, model).system, []
+    given = {k: v for k, v in (validation.x0 or {}).items() if k in system.states}
+    for record in validation.all:
+        if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
+            raise ValueError(f"a record of validation has the outputs {record.outputs}; model {name!r} has {system.outputs}.")
+        result = _of(name, lambda r=record: predict(idata, r, model=model, name=label, draws=validation.runs, x0=given or None))  # type: ignore[misc]
+        predictions.append(np.stack([result[o].transpose("draw", "time").to_numpy() for o in system.outputs], axis=-1))
+    return Case(model, idata, label, predictions)
+
+
+def _scores(case: Case, validation: Validation, said: list[str]) -> dict[str, float]:
+    """Errors of the median run over all records, by output."""
+    if not case.predictions:
+        return {}
+    measured, middle = [], []
+    for record, runs in zip(validation.all, case.predictions, strict=True):
+        fine = np.isfinite(runs).all(axis=(1, 2))
+        if not fine.all():
+            said.append(f"validation: {np.sum(~fine)} of {len(fine)} runs are not finite and left out.")
+        scored = record.t >= record.t[0] + validation.skip
+        if not fine.any() or not scored.any():
+            said.append(
+                "validation: no run is finite." if scored.any() else f"validation: skip={validation.skip} leaves no sample."
+            )
+            return {}
+        measured.append(record.output_matrix[scored])
+        middle.append(np.median(runs[fine], axis=0)[scored])
+    y, yhat = np.concatenate(measured), np.concatenate(middle)
+    error, fit = rmse(y, yhat), fit_percent(y, yhat)
+    names = [f"[{o}]" for o in validation.all[0].outputs] if y.shape[1] > 1 else [""]
+    scores = {f"RMSE{n}": float(e) for n, e in zip(names, error, strict=True)}
+    scores |= {f"MSE{n}": float(e) ** 2 for n, e in zip(names, error, strict=True)}
+    return scores | {f"fit{n}": float(f) for n, f in zip(names, fit, strict=True)}
+
+
+def _differences(table: pd.DataFrame, criterion: str, results: Mapping[str, Any]) -> None:
+    """Differences from the best model, and their standard errors, from the differences of the points."""
+    table[f"d{criterion}"] = table[f"d{criterion}_se"] = np.nan
+    if not results:
+        return
+    best = max(results.values(), key=lambda r: r.elpd)
+    for name, result in results.items():
+        difference = -2 * (result.elpd_i.values - best.elpd_i.values)
+        table.loc[name, f"d{criterion}"] = difference.sum()
+        table.loc[name, f"d{criterion}_se"] = np.sqrt(len(difference) * np.var(difference))
+
+
+def _stacking(results: Mapping[str, Any]) -> pd.Series | float:
+    """Stacking weights of ``az.compare``; densities are taken relative to the best of each point, lest they underflow."""
+    if len(results) == 1:
+        return 1.0
+    best = np.max([r.elpd_i.values for r in results.values()], axis=0)
+    relative = {
+        k: replace(r, elpd_i=r.elpd_i.copy(data=np.maximum(r.elpd_i.values - best, -600.0))) for k, r in results.items()
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of differences, which are not taken from here
+        arviz: Any = arviz_stats  # without types
+        weights: pd.Series = arviz.compare(relative, method="stacking", round_to="none")["weight"]
+    return weights
+
+
+def _order(columns: Sequence[Any]) -> list[str]:
+    """Columns in the order of a report."""
+    criteria = [name.format(c) for c in CRITERIA for name in ("{}", "{}_se", "p_{}", "d{}", "d{}_se")]
+    known = ["unknowns", *criteria, "bad_k", "log_evidence", "log_evidence_se", "weight_stacking", "weight_evidence"]
+    known += ["weight_evidence_se"]
+    return [c for c in known if c in columns] + [str(c) for c in columns if c not in known]

@@ -1,0 +1,77 @@
+"""Figures and equations drawn for a page: matplotlib's pictures as text, so that the page needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from pm_sysid.reports.blocks import Block, Equation, Figure, Paragraph
+
+
+def need_matplotlib() -> None:
+    """Refuse to make a page without figures."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError('a report needs matplotlib; install it with: pip install "pm_sysid[plots]"') from error
+
+
+def figure(caption: str, draw: Callable[[], Any], units: Mapping[str, str] | None = None) -> Block:
+    """Draw a figure as PNG; one that cannot be drawn leaves its reason."""
+    with _closing():
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                drawn = np.asarray(draw(), dtype=object).ravel()[0].figure
+                _label(drawn, units or {})
+                data = _encoded(drawn, "png", dpi=110)
+        except ValueError as error:
+            return Paragraph(f"{caption}: {error}", "warning")
+    return Figure(caption, data, [str(w.message) for w in caught])
+
+
+def equation(latex: str) -> Equation:
+    """One line of LaTeX as a picture, drawn by matplotlib."""
+    from matplotlib import pyplot, rc_context
+
+    drawable = latex.replace(r"\begin{cases}", r"\left\{\substack{").replace(r"\end{cases}", r"}\right.")
+    drawable = drawable.replace(" & ", r"\quad ").replace(r"\text", r"\mathrm").replace(r"\frac", r"\dfrac")
+    drawable = drawable.replace(r"\mathrm{if }", r"\mathrm{if}\ ")
+    with _closing(), rc_context({"mathtext.fontset": "stix", "svg.fonttype": "path"}):
+        canvas = pyplot.figure(figsize=(0.1, 0.1))
+        canvas.text(0, 0, f"${drawable}$", fontsize=13)
+        data = _encoded(canvas, "svg", bbox_inches="tight", pad_inches=0.03, transparent=True)
+    return Equation(latex, data)
+
+
+def _encoded(drawn: Any, form: str, **options: Any) -> str:
+    buffer = io.BytesIO()
+    drawn.savefig(buffer, format=form, **options)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _label(drawn: Any, units: Mapping[str, str]) -> None:
+    """Add units to the labels of axes that are the name of a channel or parameter alone."""
+    for ax in drawn.axes:
+        for get, put in ((ax.get_xlabel, ax.set_xlabel), (ax.get_ylabel, ax.set_ylabel)):
+            if get() in units:
+                put(f"{get()} ({units[get()]})")
+
+
+@contextmanager
+def _closing() -> Iterator[None]:
+    """Close the figures that were opened within."""
+    from matplotlib import pyplot
+
+    before = set(pyplot.get_fignums())
+    try:
+        yield
+    finally:
+        for number in set(pyplot.get_fignums()) - before:
+            pyplot.close(number)

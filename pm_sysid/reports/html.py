@@ -1,0 +1,31 @@
+"""Pages of HTML that need no other file, made from blocks by the templates beside this module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pm_sysid.reports.blocks import Block
+
+
+def document(title: str, blocks: Sequence[Block]) -> str:
+    """Whole page."""
+    return _environment().get_template("page.html").render(title=title, blocks=blocks)
+
+
+def fragment(blocks: Sequence[Block]) -> str:
+    """Blocks without a page around them, for notebooks."""
+    return _environment().get_template("blocks.html").render(blocks=blocks).strip()
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("pm_sysid.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

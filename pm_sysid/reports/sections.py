@@ -1,0 +1,301 @@
+"""Sections of a report on one model: equations, parameters, diagnostics, fit, residuals, integration, validation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from markupsafe import Markup
+
+from pm_sysid.idata import posterior_of
+from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.plots.correlation import plot_correlation
+from pm_sysid.plots.fit import plot_fit
+from pm_sysid.plots.prior_posterior import plot_prior_posterior
+from pm_sysid.plots.residuals import plot_residuals
+from pm_sysid.posterior.correlation import correlation
+from pm_sysid.posterior.innovations import innovations
+from pm_sysid.posterior.predict import Source, predict, predict_fitted
+from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
+from pm_sysid.records.metrics import fit_percent, rmse
+from pm_sysid.records.residual_tests import ResidualTests, residual_tests
+from pm_sysid.records.timeseries import BETWEEN_SAMPLES, TimeSeries
+from pm_sysid.reports import verdicts
+from pm_sysid.reports.blocks import Block, Paragraph, Printed, Table
+from pm_sysid.reports.diagnostics import Diagnostics, diagnose, parameter_rows
+from pm_sysid.reports.drawing import equation, figure
+from pm_sysid.reports.validation import Validation
+from pm_sysid.reports.verdicts import Verdict
+
+#: Draws from the prior, where the result has none.
+PRIOR_DRAWS = 1000
+
+
+#: Tests of residuals and the number of lags to draw, or why there are none.
+type Tested = tuple[ResidualTests, int] | Paragraph
+
+
+@dataclass
+class Study:
+    """A model, its posterior and its records; each section adds to the verdicts."""
+
+    model: pm.Model
+    idata: Any
+    records: Mapping[str, list[TimeSeries]]  # by filter
+    validation: Validation = field(default_factory=Validation)
+    units: Mapping[str, str] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    _innovations: dict[str, dict[str, tuple[np.ndarray, Tested]]] = field(default_factory=dict, init=False, repr=False)
+
+    def sections(self) -> Iterator[tuple[str, Callable[[], list[Block]]]]:
+        """Titles of all sections and what makes their blocks, in the order of a reader's questions."""
+        yield "Equations", self._equations
+        yield "Parameters", self._parameters
+        yield "Fit", self._fit
+        yield "Residuals", self._residuals
+        yield "Integration", self._integration
+        if self.validation.all:
+            yield "Validation", self._validation
+        else:
+            text = (
+                "Nothing was tried on a record that the fit has not seen; give one by validation=... to know how far it holds."
+            )
+            self.verdicts.append(Verdict("look", text))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Free variables."""
+        return [str(v.name) for v in self.model.free_RVs]
+
+    @cached_property
+    def noise(self) -> dict[str, np.ndarray]:
+        """Noise standard deviation of each output of each filter, averaged over the posterior."""
+        found = {}
+        for name in self.records:
+            source = Source(self.idata, self.model, name)
+            places = np.linspace(0, source.total - 1, min(50, source.total)).round().astype(int)
+            found[name] = source.values([source.view.unknowns.noise], places)[0].mean(axis=0)
+        return found
+
+    def _equations(self) -> list[Block]:
+        blocks: list[Block] = []
+        for name in self.records:
+            view = filter_view(name, self.model)
+            problem, form, substeps = view.problem, view.problem.form, view.op.substeps
+            blocks += [equation(line) for line in problem.system.equations]
+            solver = f"EK{1 if form.linearisation else 0} of order {form.order}"
+            diffusion = "quasi-maximum-likelihood" if problem.calibrated else "dynamic" if form.dynamic else "fixed or free"
+            steps = f"{substeps} filter step{'s' * (substeps > 1)}"
+            text = Markup(
+                f"Solved by a probabilistic filter, {solver}, {diffusion} diffusion, {steps} a sample; "
+                f"the input is {BETWEEN_SAMPLES[self.records[name][0].intersample]} between samples. "
+                "Measured as <i>{}</i> in the variable <i>{}</i>."
+            )
+            blocks.append(Paragraph(text.format(", ".join(problem.system.outputs), name)))
+            blocks.append(Printed("\n".join(problem.system.equations), summary="LaTeX"))
+        return blocks
+
+    def _parameters(self) -> list[Block]:
+        posterior = posterior_of(self.idata)
+        found = diagnose(posterior, self.names)
+        priors = {str(v.name): _prior_text(v) for v in self.model.free_RVs}
+        with_prior, known = self._prior()
+        header = ["", "unit", "prior", "94 % of prior", "mean", "sd", "94 % of posterior", "R-hat", "ESS bulk", "ESS tail"]
+        blocks: list[Block] = [Table(header, parameter_rows(found, priors, known, self.units), texts=(1, 2))]
+        related = correlation(self.idata, var_names=self.names).to_numpy() if len(found.names) > 1 else np.ones((1, 1))
+        self.verdicts += verdicts.sampling(self.idata, found)
+        self.verdicts += verdicts.information(found, known, related)
+        blocks += self._potentials()
+
+        densities = partial(plot_prior_posterior, with_prior, var_names=self.names)
+        blocks.append(figure("Densities of the posterior and, where it fits in, of the prior", densities, self.units))
+        if len(found.names) > 1:
+            correlations = partial(plot_correlation, posterior, var_names=self.names)
+            blocks.append(figure("Posterior correlation", correlations, self.units))
+        return [*blocks, self._attributes(posterior)]
+
+    def _prior(self) -> tuple[xr.DataTree, Diagnostics | None]:
+        """Posterior and prior as one result; the user's own is left alone."""
+        groups = {"posterior": posterior_of(self.idata)}
+        if isinstance(self.idata, xr.DataTree) and "prior" in self.idata.children:
+            groups["prior"] = self.idata["prior"].to_dataset()
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of potentials, which the report mentions
+                drawn = pm.sample_prior_predictive(PRIOR_DRAWS, model=self.model, var_names=self.names, random_seed=0)
+            groups["prior"] = drawn["prior"].to_dataset()
+        shared = [n for n in self.names if n in groups["prior"]]
+        known = diagnose(groups["prior"][shared], shared) if shared else None
+        return xr.DataTree.from_dict(groups), known
+
+    def _potentials(self) -> list[Block]:
+        names = ", ".join(str(v.name) for v in self.model.potentials)
+        return [Paragraph(f"Potentials of the model ({names}) are no part of the priors shown.")] if names else []
+
+    def _attributes(self, posterior: xr.Dataset) -> Block:
+        sizes = f"{posterior.sizes['chain']} chains of {posterior.sizes['draw']} draws"
+        known = {k: posterior.attrs[k] for k in ("inference_library", "inference_library_version") if k in posterior.attrs}
+        seconds = posterior.attrs.get("sampling_time")
+        made = f" by {' '.join(map(str, known.values()))}" if known else ""
+        spent = f" in {float(seconds):.3g} s" if seconds is not None else ""
+        return Paragraph(f"{sizes}{made}{spent}.")
+
+    def _fit(self) -> list[Block]:
+        blocks: list[Block] = []
+        for name, records in self.records.items():
+            fitted = predict_fitted(self.idata, model=self.model, name=name, draws=min(self.validation.runs, 50))
+            for r, (record, (_, runs)) in enumerate(zip(records, fitted, strict=True)):
+                which = _which("Free run on the record of the fit", r, len(records))
+                blocks += self._judged(which, name, record, runs, self._colours(name))
+        return blocks
+
+    def _colours(self, name: str) -> dict[str, str | None]:
+        """What shows that innovations of a filter's outputs are no noise; None where there are too few to test."""
+        return {o: self._innovation_colour(tested) for o, (_, tested) in self._tested_innovations(name).items()}
+
+    @staticmethod
+    def _innovation_colour(tested: Tested) -> str | None:
+        return None if isinstance(tested, Paragraph) else verdicts.coloured(tested[0])
+
+    def _tested_innovations(self, name: str) -> dict[str, tuple[np.ndarray, Tested]]:
+        """Standardised innovations of each output with their tests."""
+        if name not in self._innovations:
+            found, records = innovations(self.idata, name, model=self.model)["standardised"].to_numpy(), self.records[name]
+            u = np.concatenate([r.input_matrix[:, 0] for r in records]) if records[0].inputs else None
+            outputs = enumerate(_outputs(name, self.model))
+            self._innovations[name] = {o: (found[:, i], _tested(o, found[:, i], u)) for i, o in outputs}
+        return self._innovations[name]
+
+    def _judged(
+        self,
+        what: str,
+        name: str,
+        record: TimeSeries,
+        runs: xr.Dataset,
+        colours: Mapping[str, str | None],
+    ) -> Iterator[Block]:
+        """Errors of free runs by output, with their verdicts, and a figure for each.
+
+        ``colours`` says what shows that residuals known beforehand are no noise; what the runs leave is tested here.
+        """
+        left = {o: tested for o, (_, tested) in self._left(what, name, record, runs).items()}
+        for i, output in enumerate(_outputs(name, self.model)):
+            y, middle = record.output_matrix[:, i], np.nanmedian(runs[output].transpose("draw", "time"), axis=0)
+            scored = np.isfinite(y) & (record.t >= record.t[0] + self.validation.skip)
+            if not scored.any() or not np.isfinite(middle[scored]).all():
+                yield Paragraph(f"{what}, {output}: no measurement or no finite run to compare.", "warning")
+                continue
+            error, fit = rmse(y[scored], middle[scored]), fit_percent(y[scored], middle[scored])
+            known, tested = colours.get(output, ""), left.get(output)
+            rest = None if tested is None or isinstance(tested, Paragraph) else verdicts.coloured(tested[0])
+            colour = known or rest or ("" if known == "" and rest == "" else None)
+            self.verdicts.append(verdicts.run(what, output, float(error), float(fit), float(self.noise[name][i]), colour))
+            unit = f" {self.units[output]}" if output in self.units else ""
+            yield Paragraph(f"{what}, {output}: RMSE {float(error):.4g}{unit}, fit {float(fit):.2f} %.")
+        for output in _outputs(name, self.model):
+            caption = f"{what}, {output}: median and 94 % band of posterior draws, without measurement noise"
+            yield figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units)
+
+    def _residuals(self) -> list[Block]:
+        text = "Standardised one-step-ahead innovations at the posterior mean: white and normal if the model is right."
+        blocks: list[Block] = [Paragraph(text)]
+        for name, records in self.records.items():
+            u = np.concatenate([r.input_matrix[:, 0] for r in records]) if records[0].inputs else None
+            for output, (values, tested) in self._tested_innovations(name).items():
+                if isinstance(tested, Paragraph):
+                    blocks.append(tested)
+                    continue
+                tests, lags = tested
+                self.verdicts += verdicts.residual(output, tests)
+                blocks.append(Printed(f"{output}: {tests}"))
+                # Several records follow each other, so that their times would go back.
+                time: dict[str, Any] = {"t": records[0].t} if len(records) == 1 else {"fs": None}
+                draw = partial(plot_residuals, values, u=u, lags=lags, **time)
+                blocks.append(figure(f"Residuals of {output}", draw, self.units))
+        return blocks
+
+    def _integration(self) -> list[Block]:
+        blocks: list[Block] = []
+        for name, records in self.records.items():
+            check: SubstepCheck = check_substeps(self.idata, model=self.model, name=name, data=records)
+            self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
+            blocks.append(Printed(str(check)))
+        return blocks
+
+    def _validation(self) -> list[Block]:
+        (name,) = self.records
+        how, blocks = self.validation, list[Block]()
+        for r, record in enumerate(how.all):
+            runs = predict(self.idata, record, model=self.model, name=name, draws=how.runs, x0=how.x0)
+            which = _which("Free run on a record of validation", r, len(how.all))
+            blocks.append(Paragraph(f"{which}: initial state {runs.attrs['x0']}."))
+            blocks += self._judged(which, name, record, runs, dict.fromkeys(_outputs(name, self.model), ""))
+            self.verdicts += verdicts.coverage(self.records[name], record)
+            blocks += self._left_over(which, name, record, runs)
+        return blocks
+
+    def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset) -> Iterator[Block]:
+        """Whether what free runs leave of a record is noise."""
+        kept = record.t >= record.t[0] + self.validation.skip
+        u = record.input_matrix[kept, 0] if record.inputs else None
+        for output, (left, tested) in self._left(what, name, record, runs).items():
+            if isinstance(tested, Paragraph):
+                yield tested
+                continue
+            tests, lags = tested
+            self.verdicts.append(verdicts.left_over(what, output, tests))
+            yield Printed(f"{what}, what it leaves of {output}, in units of the noise: {tests}")
+            draw = partial(plot_residuals, left, u=u, lags=lags, t=record.t[kept])
+            yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
+
+    def _left(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset) -> dict[str, tuple[np.ndarray, Tested]]:
+        """What the median of free runs leaves of each output, in units of the noise, with its tests."""
+        kept = record.t >= record.t[0] + self.validation.skip
+        u = record.input_matrix[kept, 0] if record.inputs else None
+        found = {}
+        for i, output in enumerate(_outputs(name, self.model)):
+            middle = np.median(runs[output].transpose("draw", "time"), axis=0)
+            if np.isfinite(middle).all():
+                left = ((record.output_matrix[:, i] - middle) / self.noise[name][i])[kept]
+                found[output] = left, _tested(f"{what}, {output}", left, u)
+        return found
+
+
+def _tested(what: str, residuals: np.ndarray, u: np.ndarray | None) -> Tested:
+    """Tests of residuals and the number of lags to draw, or why there are none."""
+    count = int(np.isfinite(residuals).sum())
+    if count < 40:
+        return Paragraph(f"{what}: {count} residuals are too few to test.", "warning")
+    lags = min(50, count // 4)
+    return residual_tests(residuals, u, lags=min(25, lags)), lags
+
+
+def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:
+    return filter_view(name, model).system.outputs
+
+
+def _renamed(record: TimeSeries, runs: xr.Dataset) -> TimeSeries:
+    """Record whose outputs have the names of the system."""
+    names = [str(v) for v in runs.data_vars][: record.output_matrix.shape[1]]
+    return record.replace(outputs=names)
+
+
+def _fit_figure(record: TimeSeries, runs: xr.Dataset, output: str) -> Callable[[], Any]:
+    """The whole record, and its last tenth enlarged."""
+    zoom = (float(record.t[-1] - 0.1 * (record.t[-1] - record.t[0])), float(record.t[-1])) if len(record) > 100 else None
+    return partial(plot_fit, record, runs, output=output, zoom=zoom, figsize=(9.5, 4.2))
+
+
+def _which(what: str, r: int, count: int) -> str:
+    return f"{what} {r + 1}" if count > 1 else what
+
+
+def _prior_text(rv: Any) -> str:
+    text = str(rv.str_repr()).partition("~")[2].strip()
+    return f"{text}, each" if rv.ndim else text

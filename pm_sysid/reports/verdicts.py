@@ -1,0 +1,298 @@
+"""What diagnostics mean, in sentences, each good, worth a look, or bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pm_sysid.posterior.reweighting import FINE
+from pm_sysid.records.residual_tests import ResidualTests
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.reports.diagnostics import Diagnostics
+from pm_sysid.sampling.convergence import ESS_INTERVALS, ESS_MEANS, R_HAT_AGREES, R_HAT_DISAGREES
+from pm_sysid.sampling.smc.stages import final, log_evidence, stages
+
+#: Error of the log evidence, and effective share of the last proposals, that are worth a look.
+EVIDENCE_ERROR, PROPOSALS = 1.0, 0.05
+#: Posterior standard deviation, as a part of the prior's, above which the prior decides; correlation above which two
+#: parameters are known in combination only.
+PRIOR_DECIDES, IN_COMBINATION = 0.8, 0.95
+#: Level of the tests of residuals; share of lags outside the bounds above which colour is a problem; standard deviation of
+#: standardised innovations, outside of which the noise is worth a look.
+ALPHA, COLOURED, SPREAD = 0.01, 0.3, (0.8, 1.25)
+#: Error of a free run, in units of the noise, up to which it is noise, and up to which it is small.
+NOISE_ONLY, SMALL = 1.2, 3.0
+#: Fit of a free run in percent below which it is poor, and above which it is accurate, whatever the noise.
+POOR_FIT, ACCURATE_FIT = 50.0, 90.0
+#: Part of the range of the fit by which a record of validation may go beyond it.
+BEYOND = 0.1
+
+#: What the page on reports says: the verdict, the criterion for a problem, and the remedy.
+TABLE = (
+    (
+        "chains agree",
+        f"R-hat above {R_HAT_AGREES} ({R_HAT_DISAGREES}: problem)",
+        "more draws; start at `find_mode`; `sample_ibis`",
+    ),
+    ("enough draws", f"effective sample size below {ESS_INTERVALS} ({ESS_MEANS}: problem)", "more draws"),
+    (
+        "log evidence",
+        f"its error is above {EVIDENCE_ERROR:g}, or less than {100 * PROPOSALS:g} % of the last proposals were effective "
+        "(problem: `log_evidence` has a doubt)",
+        "more particles, several chains",
+    ),
+    (
+        "the record decides",
+        f"posterior standard deviation above {PRIOR_DECIDES:g} of the prior's",
+        "more excitation, or a prior from knowledge instead of a guess",
+    ),
+    (
+        "known in combination only",
+        f"correlation above {IN_COMBINATION:g}",
+        "fix one of the two, or use an excitation that distinguishes them",
+    ),
+    (
+        "innovations are white",
+        f"Ljung-Box test, and correlation with the input, at the {100 * ALPHA:g} % level (problem: {100 * COLOURED:g} % of "
+        "lags outside the bounds)",
+        "another structure; [meaning of the residuals](../theory/residuals.md)",
+    ),
+    (
+        "size of the innovations",
+        f"standard deviation outside {SPREAD[0]:g} to {SPREAD[1]:g} of what the model says",
+        "check the noise",
+    ),
+    (
+        "integration error",
+        f"`sid.check_substeps`: means change by more than {FINE:g} standard deviations at half the step",
+        "`sid.set_substeps` twice as many, or a higher order; sample again",
+    ),
+    (
+        "free run",
+        f"error above {NOISE_ONLY:g} times the noise (up to {SMALL:g}: small); or fit below {POOR_FIT:g} %; or innovations, or "
+        "what the run leaves, are no noise, whatever the size of the error",
+        "another structure, another `intersample`",
+    ),
+    (
+        "residuals of a free run of the validation record are white",
+        f"Ljung-Box test, and correlation with the input, at the {100 * ALPHA:g} % level",
+        "the same: the structure or a parameter is wrong there",
+    ),
+    (
+        "validation beyond the range of the fit",
+        f"input or output more than {100 * BEYOND:g} % outside",
+        "rely on the model only within the range of the fit",
+    ),
+)
+
+
+class Verdict(NamedTuple):
+    """A finding and what to do about it."""
+
+    level: Literal["good", "look", "bad"]
+    text: str
+
+
+def sampling(idata: Any, found: Diagnostics) -> Iterator[Verdict]:
+    """Whether the draws can be taken for the posterior."""
+    if np.isnan(found.r_hat).all():
+        yield Verdict("look", "There is one chain only: nothing tells whether another one would end elsewhere. Sample several.")
+    else:
+        worst = int(np.nanargmax(found.r_hat))
+        r_hat, name = found.r_hat[worst], found.names[worst]
+        stuck = [n for n, r in zip(found.names, found.r_hat, strict=True) if np.isnan(r)]
+        if stuck:
+            text = f"The draws of {_listed(stuck)} do not vary in a chain, or are not finite: it is stuck."
+            yield Verdict("bad", f"{text} The numbers below are no posterior yet; start at find_mode, or use sample_ibis.")
+        elif r_hat > R_HAT_DISAGREES:
+            text = f"The chains disagree (R-hat {r_hat:.2f} for {name}): they found different places, or are too short."
+            yield Verdict("bad", f"{text} The numbers below are no posterior yet; start at find_mode, or use sample_ibis.")
+        elif r_hat > R_HAT_AGREES:
+            yield Verdict("look", f"The chains agree roughly (R-hat {r_hat:.3f} for {name}); more draws will tell.")
+        else:
+            yield Verdict("good", f"The chains agree (largest R-hat {r_hat:.3f}).")
+    if np.isfinite(found.ess_bulk).any():
+        least = np.fmin(found.ess_bulk, found.ess_tail)
+        worst = int(np.nanargmin(least))
+        text = f"{least[worst]:.0f} effective draws of {found.names[worst]}"
+        if least[worst] < ESS_MEANS:
+            yield Verdict("bad", f"Only {text}, fewest of all: means are rough and intervals are guesses. Draw more.")
+        elif least[worst] < ESS_INTERVALS:
+            yield Verdict("look", f"At least {text}: good for means, rough for the ends of intervals.")
+        else:
+            yield Verdict("good", f"Enough draws: at least {text}.")
+    yield from _statistics(idata)
+
+
+def _statistics(idata: Any) -> Iterator[Verdict]:
+    node = idata.get("sample_stats") if isinstance(idata, xr.DataTree) else None
+    if node is None:
+        return
+    if "diverging" in node.data_vars:
+        count = int(node["diverging"].sum())
+        if count:
+            share = f"{count} of {node['diverging'].size} draws diverged"
+            text = "the sampler met places too steep for its step, and may have missed a part of the posterior."
+            yield Verdict("bad", f"{share}: {text} Start at find_mode, or raise target_accept.")
+        else:
+            yield Verdict("good", "No draw diverged.")
+    if {"log_evidence", "log_marginal_likelihood"} & set(map(str, node.data_vars)):
+        yield from _of_evidence(idata)
+
+
+def _of_evidence(idata: Any) -> Iterator[Verdict]:
+    """Whether the log evidence can be trusted: the scatter of its runs, and what the sampler says of its own."""
+    evidence = log_evidence(idata)
+    text = f"The log evidence is {evidence.value:.2f} ± {evidence.error:.2g}"
+    if evidence.doubt:
+        yield Verdict("bad", f"{text}, and cannot be trusted: {evidence.doubt}")
+    elif np.isnan(evidence.error):
+        yield Verdict("look", f"The log evidence is {evidence.value:.2f} from one chain; several say how exact it is.")
+    elif evidence.error > EVIDENCE_ERROR:
+        yield Verdict("look", f"{text}: too rough to tell models apart that differ by less. Take more particles.")
+    else:
+        yield Verdict("good", f"{text} ({len(evidence.chains)} runs).")
+    found = stages(idata)
+    if "proposal_ess" in found and "time_index" in found:
+        fitted = float(final(found)["proposal_ess"].min())
+        if fitted < PROPOSALS:
+            text = f"Proposals fitted the posterior poorly at the end ({100 * fitted:.1g} % effective)"
+            yield Verdict("look", f"{text}: it is curved or has several modes. Compare the chains, take more particles.")
+
+
+def information(found: Diagnostics, prior: Diagnostics | None, correlation: np.ndarray) -> Iterator[Verdict]:
+    """What the data said beyond the priors, and what they could not tell apart."""
+    if prior is not None:
+        where = {name: i for i, name in enumerate(prior.names)}
+        pairs = [(i, where[n]) for i, n in enumerate(found.names) if n in where and np.isfinite(prior.std[where[n]])]
+        wide = [found.names[i] for i, j in pairs if prior.std[j] > 0 and found.std[i] > PRIOR_DECIDES * prior.std[j]]
+        far = [
+            found.names[i] for i, j in pairs if not prior.low[j] - prior.std[j] <= found.mean[i] <= prior.high[j] + prior.std[j]
+        ]
+        if wide:
+            yield Verdict("look", f"The record says little about {_listed(wide)}: the prior decides.")
+        if far:
+            yield Verdict(
+                "look", f"{_listed(far)} ended outside what the prior held likely: is the unit right, the prior too narrow?"
+            )
+        if not wide and not far:
+            yield Verdict("good", "The record, not the priors, decides about every parameter.")
+    if len(found.names) > 1:
+        size = np.abs(np.where(np.isfinite(correlation), correlation, 0.0)) - np.eye(len(found.names))
+        i, j = np.unravel_index(np.argmax(size), size.shape)
+        if size[i, j] > IN_COMBINATION:
+            pair = f"{found.names[i]} and {found.names[j]}"
+            text = f"{pair} are known in combination only (correlation {correlation[i, j]:.3f})"
+            yield Verdict("look", f"{text}: each interval alone says less than it seems. Excite more, or fix one of them.")
+
+
+def coloured(tests: ResidualTests) -> str:
+    """What shows that residuals are no noise, in words; empty if nothing does."""
+    if tests.cross_p is not None and tests.cross_p <= ALPHA:
+        return f"follows the input (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
+    if not tests.ljung_box_p > ALPHA:
+        return f"is not white ({100 * tests.share_outside:.0f} % of lags outside the bounds)"
+    return ""
+
+
+def residual(output: str, tests: ResidualTests) -> Iterator[Verdict]:
+    """Whether one-step innovations are noise."""
+    follows = tests.cross_p is not None and tests.cross_p <= ALPHA
+    if not tests.ljung_box_p > ALPHA:
+        level: Literal["look", "bad"] = "bad" if tests.share_outside > COLOURED else "look"
+        share = f"{100 * tests.share_outside:.0f} % of lags outside the bounds"
+        yield Verdict(
+            level, f"Innovations of {output} are not white ({share}): the model misses some dynamics, or noise is coloured."
+        )
+    elif not follows:
+        yield Verdict("good", f"Innovations of {output} are white: no dynamics seem to be left in them.")
+    if follows:
+        text = f"Innovations of {output} follow the input (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
+        yield Verdict("look", f"{text}: part of its effect is not in the model.")
+    if not SPREAD[0] < tests.std < SPREAD[1]:
+        text = f"Innovations of {output} have {tests.std:.2f} times the standard deviation that the model says"
+        yield Verdict("look", f"{text}: check its noise.")
+    if not tests.jarque_bera_p > ALPHA:
+        yield Verdict(
+            "look", f"Innovations of {output} are not normal: look for outliers, quantisation, or a missing nonlinearity."
+        )
+
+
+def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
+    """Whether what a free run leaves of a measurement is noise."""
+    text = f"{what}: what is left of {output} is"
+    if not coloured(tests):
+        return Verdict("good", f"{text} white noise: nothing seems to be missing there.")
+    if tests.cross_p is not None and tests.cross_p <= ALPHA:
+        at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
+        return Verdict("look", f"{text} no noise, it follows the input ({at}): the structure or a parameter is off there.")
+    share = f"{100 * tests.share_outside:.0f} % of lags outside the bounds"
+    return Verdict("look", f"{text} not white ({share}): the structure or a parameter is off there, or noise is coloured.")
+
+
+def run(what: str, output: str, error: float, fit: float, noise: float | None, colour: str | None = "") -> Verdict:
+    """How well a free run meets a measurement.
+
+    A noise that the model estimates takes up whatever the structure lacks, so that an error of its size says little by
+    itself: only with a fair fit and residuals that are noise it is as small as can be.
+
+    Parameters
+    ----------
+    what, output : str
+        The run and the output, for the reader.
+    error, fit : float
+        Root mean square error, and fit in percent.
+    noise : float or None
+        Standard deviation of the noise by the model.
+    colour : str or None
+        What shows that innovations, or what the run leaves, are no noise (:func:`coloured`); None if there were too few
+        to test.
+    """
+    text = f"{what}, {output}: fit {fit:.1f} %"
+    if noise is None:
+        level: Literal["good", "look", "bad"]
+        level = "good" if fit > ACCURATE_FIT and colour == "" else "look" if fit > POOR_FIT else "bad"
+        return Verdict(level, f"{text}.")
+    ratio = error / noise
+    text = f"{text}; its error is {ratio:.3g} times the noise that the model estimates"
+    if ratio < NOISE_ONLY:
+        poor = not fit > POOR_FIT
+        if colour:
+            said = f"{text}, but what is left {colour}: this noise has taken up what the structure lacks."
+            return Verdict("bad" if poor else "look", said)
+        if poor:
+            said = f"{text}, which is most of the measurement: measure the noise by itself, or doubt the structure."
+            return Verdict("look", said)
+        if colour is None:
+            return Verdict("look", f"{text}; too few samples to test whether what is left is noise.")
+        return Verdict("good", f"{text}, and what is left is noise: as small as can be.")
+    if ratio < SMALL and fit > POOR_FIT:
+        return Verdict("look", f"{text}: small systematic errors remain.")
+    if fit > ACCURATE_FIT:
+        return Verdict("look", f"{text}: accurate, but its uncertainty does not cover what the structure lacks.")
+    return Verdict("bad", f"{text}: a free run drifts away, or the structure is wrong.")
+
+
+def coverage(trained: Sequence[TimeSeries], record: TimeSeries) -> Iterator[Verdict]:
+    """Whether a record of validation goes where the data of the fit have been."""
+    beyond: dict[str, float] = {}
+    for kind, names in (("input_matrix", record.inputs), ("output_matrix", record.outputs)):
+        known, new = np.concatenate([getattr(r, kind) for r in trained]), getattr(record, kind)
+        for i, name in enumerate(names[: known.shape[1]]):
+            if not (np.isfinite(known[:, i]).any() and np.isfinite(new[:, i]).any()):
+                continue
+            low, high = np.nanmin(known[:, i]), np.nanmax(known[:, i])
+            out = max(np.nanmax(new[:, i]) - high, low - np.nanmin(new[:, i])) / max(high - low, np.finfo(float).tiny)
+            if out > BEYOND:
+                beyond[name] = 100 * out
+    if beyond:
+        parts = _listed([f"{name} ({value:.0f} %)" for name, value in beyond.items()])
+        text = f"The record of validation goes beyond the range of the fit in {parts}"
+        yield Verdict("look", f"{text}: what holds there holds for that record; the prediction of others is a guess.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

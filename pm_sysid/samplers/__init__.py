@@ -1,1 +1,0 @@
-"""Samplers that take the data in one sample after the other."""

@@ -1,0 +1,1 @@
+"""Samplers: sequential Monte Carlo, Data Annealing, and ABC nested sampling."""

@@ -1,0 +1,1 @@
+"""ABC nested sampling over one or several models."""

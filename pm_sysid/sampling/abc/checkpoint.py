@@ -1,0 +1,97 @@
+"""Checkpoint of an ABC nested sampler: one file, replaced as a whole after every population."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pm_sysid.arguments import place
+from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid
+from pm_sysid.sampling.abc.population import COLUMNS, Population, ProposalDistribution, ProposalProbabilities, Region
+from pm_sysid.storage import check_identity, plain, read, write
+
+
+class RunState(NamedTuple):
+    """A run after a population: its seed, the last one or two populations, the statistics and the proposals of each."""
+
+    seed: int
+    populations: list[Population]
+    history: list[dict[str, Any]]
+    mixture: list[tuple[int, ProposalDistribution]]
+
+
+class ABCCheckpoint:
+    """The file of a run, and the settings that the run which wrote it must have had."""
+
+    def __init__(self, path: str | os.PathLike[str], identity: dict[str, Any]) -> None:
+        self.path, self.identity = place(path, "checkpoint"), plain(identity)
+        if self.path.is_dir():
+            raise ValueError(f"checkpoint is the folder {self.path}; give a file, such as {self.path / 'run.nc'}.")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def save(self, state: RunState) -> None:
+        """Replace the file."""
+        arrays = {f"{name}_{i}": getattr(p, name) for i, p in enumerate(state.populations) for name in COLUMNS}
+        for r, (_, proposals) in enumerate(state.mixture):
+            for k, region in enumerate(proposals.regions):
+                for kind, part in (region._asdict() if region else {}).items():
+                    if isinstance(part, Cover):
+                        arrays[f"{kind}_{r}_{k}_mean"], arrays[f"{kind}_{r}_{k}_root"] = part.centres, part.roots
+                    elif part is not None:
+                        arrays[f"{kind}_{r}_{k}_mean"] = part.mean
+                        arrays[f"{kind}_{r}_{k}_root"] = np.empty((0, 0)) if part.root is None else part.root
+        rest = {
+            "abc_ns": self.identity,
+            "seed": state.seed,
+            "thresholds": [p.threshold for p in state.populations],
+            "tried": [tried for tried, _ in state.mixture],
+            "models": [proposals.models for _, proposals in state.mixture],
+            "probabilities": [list(proposals.probabilities) for _, proposals in state.mixture],
+            "history": state.history,
+        }
+        write(self.path, arrays, rest)
+
+    def load(self, sizes: Sequence[int]) -> RunState | None:
+        """Read what the run had reached, or None."""
+        if not self.path.exists():
+            return None
+        try:
+            arrays, rest = read(self.path)
+            known = rest["abc_ns"]
+        except Exception as error:
+            raise ValueError(
+                f"{self.path} is no checkpoint of sample_abc_ns ({error}); remove it or give another file."
+            ) from error
+        remedy = "give the same models and settings, or a new file"
+        check_identity(known, self.identity, f"the checkpoint in {str(self.path)!r} is of another run", remedy)
+        populations = []
+        for i, threshold in enumerate(rest["thresholds"]):
+            populations.append(Population(**{name: arrays[f"{name}_{i}"] for name in COLUMNS}, threshold=threshold))
+        mixture = []
+        for r, (tried, models, probabilities) in enumerate(
+            zip(rest["tried"], rest["models"], rest["probabilities"], strict=True)
+        ):
+            regions = [_region(arrays, f"{r}_{k}") for k in range(len(sizes))]
+            proposals = ProposalDistribution(regions, np.array(models), ProposalProbabilities(*probabilities), sizes)
+            mixture.append((int(tried), proposals))
+        return RunState(int(rest["seed"]), populations, rest["history"], mixture)
+
+
+def _region(arrays: dict[str, np.ndarray], key: str) -> Region | None:
+    """Region of a model in a population, or None if it had died out."""
+
+    def part(kind: str) -> tuple[np.ndarray, np.ndarray] | None:
+        root = arrays.get(f"{kind}_{key}_root")
+        return None if root is None else (arrays[f"{kind}_{key}_mean"], root)
+
+    standard, shrunken, local = part("standard"), part("shrunken"), part("local")
+    if standard is None:
+        return None
+    return Region(
+        Ellipsoid(standard[0], standard[1] if standard[1].size else None),
+        None if shrunken is None else Ellipsoid(*shrunken),
+        None if local is None else Cover(*local),
+    )

@@ -1,0 +1,298 @@
+"""Populations of particles of several models below a falling threshold: the mathematics of the ABC nested sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import gaussian_kde
+
+from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid, around, cover, whole_cube
+
+#: No more than this share of a population is dropped at a time.
+MOST_DROPPED = 0.9
+#: Arrays of a population.
+COLUMNS = ("model", "points", "distance", "log_prior", "log_pool")
+#: Most local ellipsoids of a model.
+CENTRES = 40
+
+
+class Candidates(NamedTuple):
+    """Proposed particles: model (B,), points of its cube (B, d) padded by NaN, seed."""
+
+    model: np.ndarray
+    points: np.ndarray
+    seed: int
+
+
+class Outcome(NamedTuple):
+    """What became of candidates: distance (B,), infinite if not simulated; log potential (B,); simulations run."""
+
+    distance: np.ndarray
+    log_potential: np.ndarray
+    simulations: int
+
+
+@dataclass(frozen=True)
+class Population:
+    """Particles of all models below a threshold: every candidate of all rounds so far that comes as close.
+
+    They are draws from the mixture of all the proposals, of which the weights know (multiple importance sampling with the
+    balance heuristic, Owen and Zhou 2000), so that what a later ellipsoid missed is still represented by an earlier, wider one.
+
+    Attributes
+    ----------
+    model : numpy.ndarray, shape (N,)
+        Number of each particle's model.
+    points : numpy.ndarray, shape (N, d)
+        In the unit cube of the model, padded by NaN.
+    distance : numpy.ndarray, shape (N,)
+    log_prior : numpy.ndarray, shape (N,)
+        Log of prior probability of the model times constrained prior density of the point.
+    log_pool : numpy.ndarray, shape (N,)
+        Log of the densities of all proposals at the point, each times the number of candidates drawn from it.
+    threshold : float
+        All distances are below.
+    """
+
+    model: np.ndarray
+    points: np.ndarray
+    distance: np.ndarray
+    log_prior: np.ndarray
+    log_pool: np.ndarray
+    threshold: float
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+    @property
+    def weight(self) -> np.ndarray:
+        """Importance weights, which sum to one."""
+        log_weight = self.log_prior - self.log_pool
+        weight = np.exp(log_weight - log_weight.max())
+        normalised: np.ndarray = weight / weight.sum()
+        return normalised
+
+    def log_mass(self, n_models: int) -> np.ndarray:
+        """Log of the estimated prior mass below the threshold, by model, times the model's prior probability."""
+        log_weight = self.log_prior - self.log_pool
+        parts = [log_weight[self.model == k] for k in range(n_models)]
+        return np.array([logsumexp(part) if len(part) else -np.inf for part in parts])
+
+    def probability(self, n_models: int) -> np.ndarray:
+        """Posterior probability of each model: its share of the weight."""
+        return np.bincount(self.model, self.weight, n_models)
+
+    def share(self, n_models: int) -> np.ndarray:
+        """Share of each model in the number of particles (Eq. 17 as printed)."""
+        return np.bincount(self.model, minlength=n_models) / len(self)
+
+    @property
+    def ess(self) -> float:
+        """Effective number of particles."""
+        return 1.0 / float(np.sum(self.weight**2))
+
+    def below(self, threshold: float) -> Population:
+        """Those below a lower threshold."""
+        rows = self.distance < threshold
+        return replace(self, threshold=threshold, **{name: getattr(self, name)[rows] for name in COLUMNS})
+
+    def pooled(self, proposals: ProposalDistribution, tried: int) -> Population:
+        """The same, with one more proposal in the mixture."""
+        more = math.log(tried) + proposals.log_density(self.model, self.points)
+        return replace(self, log_pool=np.logaddexp(self.log_pool, more))
+
+    def join(self, other: Population) -> Population:
+        """The particles of two populations as one, with the threshold of this one."""
+        columns: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS}
+        return replace(self, **columns)
+
+
+def next_threshold(population: Population, drop: float) -> float:
+    """Threshold under which a share of the particles is dropped (Algorithm 1, lines 13-15; Algorithm 2, lines 12-14).
+
+    It is the same share of the number or of the weight of the particles, whichever leaves less: particles of a model that has
+    come as close as it can are many, and their weight is nothing.
+    """
+    order = np.argsort(population.distance)[::-1]
+    n, share = len(order), min(drop, MOST_DROPPED)
+    by_number = max(1, math.floor(share * n))
+    by_weight = 1 + int(np.searchsorted(np.cumsum(population.weight[order]), share))
+    index = min(max(by_number, by_weight), max(1, math.floor(MOST_DROPPED * n)))
+    return float(population.distance[order[index - 1]])
+
+
+def share_to_drop(before: Population, now: Population, least: float, n_models: int) -> float:
+    """Share that the growing concentration of the distances suggests (Eq. 16 and Algorithm 2)."""
+    ratios = [least]
+    for k in range(n_models):
+        peaks = [_peak(p.distance[p.model == k]) for p in (before, now)]
+        if min(peaks) > 0:
+            ratios.append(1 - peaks[0] / peaks[1])
+    return max(ratios)
+
+
+def _peak(distances: np.ndarray) -> float:
+    """Maximum of the kernel density estimate; zero where there is none."""
+    if len(distances) < 3 or np.ptp(distances) <= 1e-12 * abs(distances[0]):
+        return 0.0
+    grid = np.linspace(distances.min(), distances.max(), 200)
+    return float(np.max(gaussian_kde(distances)(grid)))
+
+
+def kernel_weights(distance: np.ndarray, threshold: float) -> np.ndarray:
+    """Epanechnikov weights, unnormalised (Algorithm 3)."""
+    result: np.ndarray = np.maximum(1 - (distance / threshold) ** 2, 1e-12)
+    return result
+
+
+class Region(NamedTuple):
+    """Where a model's candidates come from: the ellipsoid of its particles, the shrunken one at the best, small local ones."""
+
+    standard: Ellipsoid
+    shrunken: Ellipsoid | None = None
+    local: Cover | None = None
+
+
+class ProposalProbabilities(NamedTuple):
+    """Probabilities with which the shrunken and the local ellipsoids are drawn from."""
+
+    shrunken: float = 0.0
+    local: float = 0.0
+
+
+@dataclass
+class ProposalDistribution:
+    """Regions of all models that are alive, and how often each is drawn from.
+
+    Attributes
+    ----------
+    regions : list of Region or None
+        None for a model that has died.
+    models : numpy.ndarray, shape (K,)
+        Probability with which each model is proposed.
+    probabilities : ProposalProbabilities
+    sizes : sequence of int
+        Coordinates of each model.
+    """
+
+    regions: list[Region | None]
+    models: np.ndarray
+    probabilities: ProposalProbabilities
+    sizes: Sequence[int]
+
+    def batches(self, seed: Sequence[int], size: int) -> Iterator[Candidates]:
+        """Candidates without end; each batch has a seed of its own, so that any batch can be drawn again."""
+        number = 0
+        while True:
+            sequence = np.random.SeedSequence([*seed, number])
+            yield self._draw(np.random.default_rng(sequence), size)
+            number += 1
+
+    def _draw(self, rng: np.random.Generator, size: int) -> Candidates:
+        model = rng.choice(len(self.models), size, p=self.models)
+        points = np.full((size, max(self.sizes)), np.nan)
+        for k, region in enumerate(self.regions):
+            (rows,) = np.nonzero(model == k)
+            if region is None or not len(rows):
+                continue
+            d = self.sizes[k]
+            choice = rng.random(len(rows))[:, None]
+            normal, radius, flat = rng.standard_normal((len(rows), d)), rng.random(len(rows)), rng.random((len(rows), d))
+            drawn = flat if region.standard.root is None else region.standard.draw(normal, radius)
+            if region.shrunken is not None:
+                drawn = np.where(choice < self.probabilities.shrunken, region.shrunken.draw(normal, radius), drawn)
+            if region.local is not None:
+                which = rng.integers(len(region.local.centres), size=len(rows))
+                drawn = np.where(choice >= 1 - self.probabilities.local, region.local.draw(which, normal, radius), drawn)
+            points[rows, :d] = drawn
+        return Candidates(model, points, int(rng.integers(2**31)))
+
+    def log_density(self, model: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Log-density (B,) with which particles are drawn."""
+        result = np.full(len(model), -np.inf)
+        for k, region in enumerate(self.regions):
+            (rows,) = np.nonzero(model == k)
+            if region is not None and len(rows):
+                result[rows] = math.log(self.models[k]) + self._log_mixture(region, points[rows, : self.sizes[k]])
+        return result
+
+    def _log_mixture(self, region: Region, points: np.ndarray) -> np.ndarray:
+        """Log-density of the mixture of a model's ellipsoids."""
+        shrunken = self.probabilities.shrunken if region.shrunken is not None else 0.0
+        local = self.probabilities.local if region.local is not None else 0.0
+        with np.errstate(divide="ignore"):
+            total: np.ndarray = np.where(
+                region.standard.holds(points), np.log1p(-shrunken - local) - region.standard.log_volume, -np.inf
+            )
+            if region.shrunken is not None:
+                inside = region.shrunken.holds(points)
+                total = np.logaddexp(total, np.where(inside, np.log(shrunken) - region.shrunken.log_volume, -np.inf))
+            if region.local is not None:
+                total = np.logaddexp(total, np.log(local) + region.local.log_density(points))
+        return total
+
+
+def initial_proposals(sizes: Sequence[int], prior: np.ndarray, log_mass: np.ndarray) -> ProposalDistribution:
+    """The priors themselves; a model of which constraints reject much is proposed more often."""
+    models = prior / np.exp(log_mass)
+    return ProposalDistribution([Region(whole_cube(d)) for d in sizes], models / models.sum(), ProposalProbabilities(), sizes)
+
+
+def next_proposals(
+    before: ProposalDistribution,
+    active: Population,
+    threshold: float,
+    prior: np.ndarray,
+    probabilities: ProposalProbabilities,
+    *,
+    shrink: float,
+    enlarge: float,
+    uniform: float,
+) -> ProposalDistribution:
+    """Ellipsoids around the active particles of each model (Algorithm 4); ``threshold`` is the one before."""
+    regions: list[Region | None] = []
+    weight = active.weight
+    for k, d in enumerate(before.sizes):
+        mine = active.model == k
+        old = before.regions[k]
+        if not mine.any() or old is None:
+            regions.append(None)
+            continue
+        points, distance = active.points[mine, :d], active.distance[mine]
+        standard = around(points, kernel_weights(distance, threshold), enlarge, old.standard)
+        shrunken = standard.shrunken(points[np.argmin(distance)], shrink) if probabilities.shrunken > 0 else None
+        share = np.maximum(weight[mine] / weight[mine].max(), 1e-300)
+        local = cover(points, share, standard, CENTRES, uniform) if probabilities.local > 0 else None
+        regions.append(Region(standard, shrunken, local))
+    models = np.where([r is not None for r in regions], prior, 0.0)
+    return ProposalDistribution(regions, models / models.sum(), probabilities, before.sizes)
+
+
+def picked(candidates: Candidates, outcome: Outcome, rows: np.ndarray) -> tuple[Candidates, Outcome]:
+    """Some of the candidates, and what became of them."""
+    some = candidates._replace(model=candidates.model[rows], points=candidates.points[rows])
+    return some, outcome._replace(distance=outcome.distance[rows], log_potential=outcome.log_potential[rows])
+
+
+def gathered(
+    parts: Sequence[tuple[Candidates, Outcome]],
+    mixture: Sequence[tuple[int, ProposalDistribution]],
+    threshold: float,
+    prior: np.ndarray,
+    log_mass: np.ndarray,
+) -> Population:
+    """Accepted candidates as a population; ``mixture`` holds all proposals, with the number of candidates drawn from each."""
+    model = np.concatenate([c.model for c, _ in parts])
+    points = np.concatenate([c.points for c, _ in parts])
+    distance = np.concatenate([o.distance for _, o in parts])
+    potential = np.concatenate([o.log_potential for _, o in parts])
+    log_prior = np.log(prior[model]) - log_mass[model] + potential
+    new = Population(model, points, distance, log_prior, np.full(len(model), -np.inf), threshold)
+    for tried, proposals in mixture:
+        new = new.pooled(proposals, tried)
+    return new

@@ -1,0 +1,138 @@
+"""What an ABC nested sampler returns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from pytensor.graph import vectorize_graph
+
+from pm_sysid.likelihood.coordinates import model_dataset
+from pm_sysid.sampling.abc.population import Population, ProposalDistribution
+from pm_sysid.sampling.abc.unit_cube import Cube
+from pm_sysid.sampling.smc.resampling import systematic
+
+_log = logging.getLogger("pm_sysid")
+
+type History = list[dict[str, Any]]
+
+
+#: Differences of probabilities in standard errors, and at least this large, from which on they contradict each other.
+FAR, LEAST = 4.0, 0.05
+
+
+class Masses(NamedTuple):
+    """Prior mass of each model below a threshold, times its prior probability, with standard errors; both (K,)."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+    def against(self, probability: np.ndarray, names: Sequence[str]) -> str:
+        """What these masses have against probabilities of the models, in words; empty if nothing."""
+        total = float(self.value.sum())
+        if not total > 0:
+            return "no fresh candidate came below the last threshold: the masses of the models are not known."
+        measured = self.value / total
+        # Of a ratio, by its linear terms.
+        own, all_others = (1 - measured) * self.error, np.sqrt(np.sum(self.error**2) - self.error**2)
+        error = np.hypot(own, measured * all_others) / total
+        away = np.abs(measured - probability)
+        if not np.any(away > np.maximum(FAR * error, LEAST)):
+            return ""
+        k = int(np.argmax(away - np.maximum(FAR * error, LEAST)))
+        return (
+            f"the probability of {names[k]!r} is {probability[k]:.2f} by the particles of the run, and {measured[k]:.2f} +- "
+            f"{error[k]:.2f} by fresh candidates: the run lost a part of a model on its way. Take more particles."
+        )
+
+
+def row(
+    population: Population, proposals: ProposalDistribution, acceptance: float, simulated: int, seconds: float, n_models: int
+) -> dict[str, Any]:
+    """Statistics of a round."""
+    return {
+        "threshold": population.threshold,
+        "best": float(population.distance.min()),
+        "acceptance": acceptance,
+        "simulations": simulated,
+        "ess": population.ess,
+        "seconds": seconds,
+        "probability": population.probability(n_models).tolist(),
+        "share": population.share(n_models).tolist(),
+        "log_mass": population.log_mass(n_models).tolist(),
+        "log_volume": [float("nan") if r is None else r.standard.log_volume for r in proposals.regions],
+    }
+
+
+def result(
+    models: Mapping[str, pm.Model],
+    cubes: Sequence[Cube],
+    population: Population,
+    history: History,
+    stopped: str,
+    seed: int,
+    masses: Masses | None,
+) -> xr.DataTree:
+    """Posterior of each model, the rounds, and the last population."""
+    rng = np.random.default_rng([seed, len(history), 1])
+    groups: dict[str, Any] = {}
+    for k, (name, model) in enumerate(models.items()):
+        (rows,) = np.nonzero(population.model == k)
+        if len(rows):
+            groups[f"{name}/posterior"] = _posterior(model, cubes[k], population, rows, rng)
+    unknown = np.full(len(models), np.nan)
+    value, error = (unknown, unknown) if masses is None else masses
+    groups["populations"] = _rounds(list(models), history).assign(model_mass=("model", value), model_mass_se=("model", error))
+    doubt = "" if masses is None else masses.against(population.probability(len(models)), list(models))
+    if doubt:
+        _log.warning("sample_abc_ns: %s", doubt)
+    names = np.array(list(models))
+    groups["particles"] = xr.Dataset(
+        {
+            "model": ("particle", names[population.model]),
+            "distance": ("particle", population.distance),
+            "weight": ("particle", population.weight),
+            "point": (("particle", "coordinate"), population.points),
+        }
+    )
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs.update(stopped=stopped, random_seed=seed, doubt=doubt)
+    return tree
+
+
+def _posterior(model: pm.Model, cube: Cube, population: Population, rows: np.ndarray, rng: np.random.Generator) -> xr.Dataset:
+    """Draws of equal weight, as many as the model has particles."""
+    weight = population.weight[rows] / np.sum(population.weight[rows])
+    drawn = rows[systematic(weight, len(rows), rng)]
+    values = cube.values(population.points[drawn, : cube.size])
+    free = list(model.free_RVs)
+    if model.deterministics:
+        values |= _deterministics(model, [values[str(rv.name)] for rv in free])
+    columns = {name: value[None] for name, value in values.items()}
+    return model_dataset(model, columns, ["chain", "draw"])
+
+
+def _deterministics(model: pm.Model, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Deterministic variables at draws of the free ones."""
+    many = {rv: pt.tensor(rv.name, dtype="float64", shape=(None,) * (rv.type.ndim + 1)) for rv in model.free_RVs}
+    wanted = list(model.deterministics)
+    batched = vectorize_graph(wanted, many)
+    function = pytensor.function(list(many.values()), batched, on_unused_input="ignore")
+    return {str(d.name): value for d, value in zip(wanted, function(*values), strict=True)}
+
+
+def _rounds(names: list[str], history: History) -> xr.Dataset:
+    """Statistics with dims (population,) and (population, model), and the model probabilities of the last population."""
+    by_model = ("probability", "share", "log_mass", "log_volume")
+    columns = {
+        key: (("population", "model") if key in by_model else ("population",), np.array([h[key] for h in history]))
+        for key in history[0]
+    }
+    columns["model_probability"] = ("model",), columns["probability"][1][-1]
+    return xr.Dataset(columns, {"population": np.arange(1, len(history) + 1), "model": names})

@@ -1,0 +1,1 @@
+"""Data Annealing as a step method of PyMC."""

@@ -1,0 +1,431 @@
+"""Iterated batch importance sampling as functions of an immutable state: reweight by sample after sample, and move.
+
+The state is a :class:`SequentialState`; :meth:`Sequential.init` makes the first one, and :meth:`Sequential.step` the next,
+until :meth:`Sequential.finished`. Random numbers come from the generator that is handed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import logsumexp
+
+from pm_sysid.arguments import number, shown, whole
+from pm_sysid.likelihood.prior_draws import Mass, draw_prior_and_mass
+from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
+from pm_sysid.sampling.smc.evidence import Estimate, bridge, importance, joined
+from pm_sysid.sampling.smc.moves import Moves, differences, independent_chains, memory
+from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
+from pm_sysid.sampling.smc.proposals import Mixture, moments
+from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, normalised, systematic
+from pm_sysid.sampling.smc.stages import GOOD_K
+
+_log = logging.getLogger("pm_sysid")
+
+#: Particles of a run, of which more would fill any memory.
+MOST = 10**8
+#: Most log-likelihood increments (particles times samples ahead) that one batch computes.
+LOOK = 2**20
+#: Fewest samples that one batch looks ahead.
+LEAST_LOOK = 8
+#: Fraction of the particles that must survive a new calibration of the diffusion.
+COLLAPSE = 0.02
+#: Effective fraction of the proposals, as weighted draws from the posterior, below which they do not fit it.
+POOR_FIT = 0.05
+#: Points at which the effective size of a stage is kept.
+PATH = 16
+#: Draws from the prior for each particle.
+CROWD = 10
+#: Most particles that a mixture is fitted to.
+FITTED = 2000
+#: Steps along differences between two looks at how much the particles remember, and the correlation that is little enough.
+WALKS, FORGOTTEN = 5, 0.1
+#: Largest error of the log evidence that the last stage leaves as it is, and rounds of proposals that may lower it.
+GOOD_ERROR, ROUNDS = 0.2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Sequential:
+    """Sequential Monte Carlo over the samples of a record.
+
+    Parameters
+    ----------
+    target : Target
+        What the particles are draws of, in the end.
+    draws : int
+        Number N of particles.
+    threshold : float, default 0.3
+        Fraction of ``draws`` to which the effective sample size may fall.
+    moves : Moves, optional
+        Markov moves after each resampling.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For settings out of range.
+    """
+
+    target: Target
+    draws: int = 1000
+    threshold: float = 0.3
+    moves: Moves = field(default_factory=Moves)
+
+    def __post_init__(self) -> None:
+        if not 0 < number(self.threshold, "threshold", "give a fraction of the particles") < 1:
+            raise ValueError(f"threshold is {self.threshold!r}; give a fraction of the particles between 0 and 1.")
+        if not isinstance(self.moves, Moves):
+            raise TypeError(f"moves is {shown(self.moves)}; give sid.Moves(), or with options: sid.Moves('plain', steps=3).")
+        least = 2 * (self.target.size + 1)
+        if not whole(self.draws, least, MOST):
+            raise ValueError(f"draws is {shown(self.draws)}; {self.target.size} unknowns need at least {least} particles.")
+
+    # -- states -------------------------------------------------------------------------------------------------------
+
+    def draw_prior(self, rng: np.random.Generator) -> Start:
+        """Begin with draws from the prior: many more than there will be particles, as the first samples cost little."""
+        x, mass = draw_prior_and_mass(self.target.coordinates, CROWD * self.draws, rng)
+        return Start(x, mass=mass)
+
+    def init(self, start: Start, diffusion_samples: int | None = None) -> SequentialState:
+        """Evaluate the particles of a start.
+
+        ``diffusion_samples`` is the number of samples by which diffusions are calibrated: in the end all, before that at
+        least half of those taken in, so that early stages do not pay for the whole record.
+        """
+        T, count = self.target.n_samples, len(start.x)
+        by = diffusion_samples
+        if by is None:
+            first = -(-T // 2 ** max(0, int(np.log2(max(T, 1) / MIN_DIFFUSION_SAMPLES))))
+            by = T if not self.target.calibrates_diffusion else start.n or first
+        mass = start.mass
+        if mass is None:  # of particles that are no prior draws of this run: the prior is drawn from for its mass alone
+            constrained = bool(self.target.coordinates.model.potentials)
+            mass = draw_prior_and_mass(self.target.coordinates, self.draws, 0)[1] if constrained else Mass()
+        return SequentialState(
+            particles=self._particles(start.x, start.n, 0.0, by),
+            chain=np.arange(count),
+            family=np.arange(count),
+            log_weights=np.zeros(count),
+            sizes=np.array([float(count)]),
+            n=start.n,
+            fraction=0.0,
+            diffusion_samples=by,
+            look_ahead=LEAST_LOOK,
+            stage=0,
+            log_evidence=start.log_evidence,
+            variance=start.variance,
+            log_product=start.log_evidence,
+            product_variance=start.variance,
+            log_mass=mass.log,
+            mass_error=mass.error,
+            ess=float(count),
+            accept_rate=1.0,
+            proposal_ess=1.0,
+            pareto_k=-np.inf,
+            components=1,
+            walks=0,
+            memory=0.0,
+            survivors=count,
+            evaluations=start.evaluations + count * start.n,
+        )
+
+    def step(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
+        """One stage: reweight, resample and move."""
+        return self.move(self.reweight(state, rng), rng)
+
+    def rejoin(self, x: np.ndarray, log_weights: np.ndarray, rng: np.random.Generator) -> SequentialState:
+        """Go on from particles (M, d) of several finished runs, weighted: resample as many as one run has, and move them.
+
+        The moves' proposals cover the modes of all runs, and so does the evidence that they give.
+        """
+        picked = x[systematic(normalised(log_weights), self.draws, rng)]
+        mass = draw_prior_and_mass(self.target.coordinates, self.draws, rng)[1]
+        return self.move(self.init(Start(picked, self.target.n_samples, mass=mass), self.target.n_samples), rng)
+
+    def finished(self, state: SequentialState) -> bool:
+        """Whether the particles are weighted by the whole record, and their diffusions calibrated by it."""
+        return state.n == self.target.n_samples == state.diffusion_samples
+
+    def share(self, state: SequentialState) -> float:
+        """Share of the samples taken in: one if the run is finished, and only then."""
+        T = self.target.n_samples
+        if state.n == T and not self.finished(state):
+            return float(np.nextafter(1.0, 0.0))
+        return float((state.n + state.fraction) / T)
+
+    def chains(self, state: SequentialState) -> np.ndarray:
+        """Particles (chain, draw, d): the Markov chains of the last waste-free moves, or all as one chain."""
+        x, length = state.particles.x, self.moves.chain_length
+        if not self.moves.waste_free or self.draws % length or length == 1 or state.walks:
+            return x[None]
+        return x.reshape(-1, length, x.shape[1])
+
+    def path(self, state: SequentialState) -> np.ndarray:
+        """Effective size, at most that of ``draws``, at evenly spaced samples of the stage."""
+        last = len(state.sizes) - 1
+        path: np.ndarray = np.interp(np.linspace(0, last, PATH), np.arange(last + 1), np.minimum(state.sizes, self.draws))
+        return path
+
+    # -- weighting ----------------------------------------------------------------------------------------------------
+
+    def reweight(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
+        """Take in samples until the effective sample size falls to the threshold, or there are no more.
+
+        Raises
+        ------
+        ValueError
+            If no particle can explain the samples.
+        """
+        count = len(state.particles.x)
+        state = state._replace(stage=state.stage + 1, log_weights=np.zeros(count), sizes=np.array([float(count)]))
+        if state.fraction:
+            state = self._temper(state)
+        enough = True
+        while enough and state.fraction == 0.0 and not self.finished(state):
+            state, enough = self._absorb(state, rng)
+        with np.errstate(divide="ignore"):
+            mean = logsumexp(state.log_weights) - np.log(count)
+        if not np.isfinite(mean):
+            raise ValueError(
+                f"every particle has a likelihood of zero at sample {state.n}: no draw of the prior can explain the record up "
+                "to there. Check units, input and priors (pm.sample_prior_predictive shows what they expect)."
+            )
+        variance = cluster_variance(state.log_weights, state.family)
+        return state._replace(
+            ess=min(float(effective_size(state.log_weights)), float(self.draws)),
+            variance=state.variance + variance,
+            log_evidence=state.log_evidence + float(mean),
+            product_variance=state.product_variance + variance,
+            log_product=state.log_product + float(mean),
+            survivors=min(state.survivors, int(np.sum(state.log_weights > -np.inf))),
+        )
+
+    def _absorb(self, state: SequentialState, rng: np.random.Generator) -> tuple[SequentialState, bool]:
+        """Take in some more samples; False when the effective size is at the threshold."""
+        N = len(state.particles.x)
+        enough = self.threshold * self.draws
+        until = min(2 * state.diffusion_samples, self.target.n_samples)
+        if state.n == until:
+            state = self._recalibrate(state)
+            size = effective_size(state.log_weights)
+            return (self._start_again(state, rng), True) if size < COLLAPSE * self.draws else (state, bool(size >= enough))
+        count = int(min(state.look_ahead, until - state.n, max(LEAST_LOOK, LOOK // N)))
+        edges = state.n + np.arange(count + 1)
+        particles = state.particles
+        increments, progress = self.target.advance(particles.x, edges, particles.progress)
+        state = state._replace(evaluations=state.evaluations + N * count)
+        totals = state.log_weights[:, None] + np.cumsum(increments, axis=1)
+        sizes = effective_size(totals)
+        below = np.flatnonzero(sizes < enough)
+        # Samples that are taken in: all of them, or those before the first at which the effective size is too small.
+        k = count if below.size == 0 else int(below[0])
+        state = state._replace(look_ahead=2 * count if k == count else max(LEAST_LOOK, k))
+        if k == 0:
+            if np.all(state.log_weights == 0.0):
+                particles = particles._replace(next_log_likelihood=increments[:, 0])
+                state = self._temper(state._replace(particles=particles))
+            return state, False
+        if k < count:
+            _, progress = self.target.advance(particles.x, state.n + np.array([0, k]), particles.progress)
+            state = state._replace(evaluations=state.evaluations + N * k)
+        likelihood = particles.log_likelihood + increments[:, :k].sum(axis=1)
+        state = state._replace(
+            particles=particles._replace(log_likelihood=likelihood, progress=progress),
+            log_weights=totals[:, k - 1],
+            sizes=np.concatenate([state.sizes, sizes[:k]]),
+            n=state.n + k,
+        )
+        return state, k == count
+
+    def _temper(self, state: SequentialState) -> SequentialState:
+        """Take in a fraction of the next sample's likelihood: as much as the effective size allows.
+
+        A sample that is impossible for most particles takes these away at once; the fraction is chosen for the rest.
+        """
+        particles, rest = state.particles, 1.0 - state.fraction
+        following = particles.next_log_likelihood
+        possible = following[following > -np.inf]
+        if not len(possible):
+            return state._replace(log_weights=np.full(len(following), -np.inf))
+        enough = self.threshold * min(self.draws, len(possible))
+        step = max(bisect(lambda a: float(effective_size(a * possible)) >= enough, 0.0, rest), 1e-12 * rest)
+        log_weights = step * following
+        sizes = np.append(state.sizes, effective_size(log_weights))
+        state = state._replace(log_weights=log_weights, sizes=sizes, fraction=state.fraction + step)
+        if step < rest:
+            return state
+        _, progress = self.target.advance(particles.x, state.n + np.arange(2), particles.progress)
+        likelihood = particles.log_likelihood + following
+        particles = particles._replace(
+            log_likelihood=likelihood, next_log_likelihood=np.zeros(len(following)), progress=progress
+        )
+        return state._replace(particles=particles, n=state.n + 1, fraction=0.0)
+
+    def _recalibrate(self, state: SequentialState) -> SequentialState:
+        """Calibrate diffusions by all samples taken in, and weight for what that changes."""
+        before = state.particles.log_likelihood
+        state, particles = self._evaluate(state._replace(diffusion_samples=state.n), state.particles.x)
+        with np.errstate(invalid="ignore"):
+            change = particles.log_likelihood - before
+        log_weights = state.log_weights + np.where(np.isfinite(change), change, -np.inf)
+        return state._replace(particles=particles, log_weights=log_weights)
+
+    def _start_again(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
+        """Begin anew with diffusions that are calibrated by the whole record from the first sample on.
+
+        What fits a part of the record, calibrated by that part, may be impossible for the whole (a coarse solver that
+        diverges later on): particles that went there cannot be weighted back.
+        """
+        _log.info(
+            f"IBIS: no particle that fits the first {state.n} samples survives a diffusion calibrated by them; starting "
+            "again with a diffusion calibrated by the whole record."
+        )
+        again = self.init(self.draw_prior(rng), self.target.n_samples)
+        return again._replace(stage=state.stage, evaluations=state.evaluations)
+
+    # -- moves --------------------------------------------------------------------------------------------------------
+
+    def move(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
+        """Resample, and move by Metropolis-Hastings steps that leave the posterior weighted to unchanged.
+
+        The independent proposals of the moves are draws for importance sampling as well: where they fit the posterior the log
+        evidence is set to what they say.
+        """
+        weights, count = normalised(state.log_weights), self.draws
+        reference = state.particles.x[systematic(weights, count, rng)]
+        if len(state.particles.x) > FITTED:
+            picked = systematic(weights, FITTED, rng)
+            proposal = Mixture.fit(state.particles.x[picked], np.full(FITTED, 1 / FITTED), self.moves.freedom, rng)
+        else:
+            proposal = Mixture.fit(state.particles.x, weights, self.moves.freedom, rng)
+        chains = -(-count // self.moves.chain_length) if self.moves.waste_free else count
+        state, estimate = self._independent(state, proposal, systematic(weights, chains, rng), rng)
+        fits = estimate.pareto_k <= GOOD_K and estimate.efficiency >= POOR_FIT
+        if state.accept_rate < self.moves.min_acceptance or not fits:
+            state = self._walk(state, proposal, reference, rng)
+        if self.finished(state):
+            state, estimate = self._conclude(state, estimate, rng)
+            fits = True
+        if fits and np.isfinite(estimate.value):
+            state = state._replace(
+                log_evidence=estimate.value - state.log_mass, variance=estimate.error**2 + state.mass_error**2
+            )
+        return state._replace(log_weights=np.zeros(len(state.particles.x)))
+
+    def _particles(self, x: np.ndarray, n: int, fraction: float, diffusion_samples: int) -> Particles:
+        """Particles under the target given the first n samples and a fraction of the next."""
+        likelihood, progress = self.target.start(x, [0, n], diffusion_samples=diffusion_samples)
+        following = np.zeros(len(x))
+        if fraction:
+            following = self.target.advance(x, [n, n + 1], progress)[0][:, 0]
+        return Particles(x, self.target.log_prior(x), likelihood[:, 0], following, progress)
+
+    def _evaluate(self, state: SequentialState, x: np.ndarray) -> tuple[SequentialState, Particles]:
+        """Other particles under the target of a state, and the state with their evaluations counted."""
+        particles = self._particles(x, state.n, state.fraction, state.diffusion_samples)
+        evaluations = state.evaluations + len(x) * (state.n + (state.fraction > 0))
+        return state._replace(evaluations=evaluations), particles
+
+    @staticmethod
+    def _log_target(state: SequentialState, particles: Particles) -> np.ndarray:
+        """Log-density the stage has weighted to, which the moves leave unchanged."""
+        total = particles.log_prior + particles.log_likelihood
+        if state.fraction:
+            total = total + state.fraction * particles.next_log_likelihood
+        result: np.ndarray = np.where(np.isnan(total), -np.inf, total)
+        return result
+
+    def _log_ratio(self, state: SequentialState, particles: Particles, proposal: Mixture) -> np.ndarray:
+        """Log of target over proposal density."""
+        ratio: np.ndarray = self._log_target(state, particles) - proposal.logpdf(particles.x)
+        return ratio
+
+    def _independent(
+        self, state: SequentialState, proposal: Mixture, ancestors: np.ndarray, rng: np.random.Generator
+    ) -> tuple[SequentialState, Estimate]:
+        """Independent Metropolis-Hastings chains; all proposals are evaluated in one batch."""
+        M, steps, count = len(ancestors), self.moves.chain_length, self.draws
+        moved = steps - 1 if self.moves.waste_free else steps
+        state, drawn = self._evaluate(state, proposal.draw(M * max(moved, 1), rng))
+        everything = state.particles.join(drawn)
+        ratio = self._log_ratio(state, everything, proposal)
+        N = len(state.particles.x)
+        chains = independent_chains(ancestors, ratio, N, rng)
+        # Chain by chain, in a random order of the chains: neighbours are what depends on each other.
+        order = rng.permutation(M)
+        rows = chains.source.reshape(-1, M)[:, order] if self.moves.waste_free else chains.source[-M:][order][None]
+        kept = rows.T.ravel()[:count]
+        chain = np.repeat(order, len(rows))[:count]
+        estimate = importance(ratio[N:])
+        state = state._replace(
+            particles=everything.take(kept),
+            chain=chain,
+            family=state.chain[ancestors][chain],
+            accept_rate=chains.acceptance,
+            proposal_ess=estimate.efficiency,
+            pareto_k=estimate.pareto_k,
+            components=proposal.components,
+            walks=0,
+            memory=0.0,
+        )
+        return state, estimate
+
+    def _walk(
+        self, state: SequentialState, proposal: Mixture, reference: np.ndarray, rng: np.random.Generator
+    ) -> SequentialState:
+        """Steps of all particles along differences of a reference population, until they have forgotten where they were."""
+        N, at = len(state.particles.x), state.particles
+        _, root = moments(reference, np.full(len(reference), 1 / len(reference)))
+        whitened = np.linalg.inv(root).T
+        before, group = at.x @ whitened, proposal.nearest(at.x)
+        accepted, left, walks = 0.0, 1.0, 0
+        while walks < self.moves.most_walks and left > FORGOTTEN:
+            for _ in range(min(WALKS, self.moves.most_walks - walks)):
+                state, new = self._evaluate(state, at.x + differences(reference, N, rng))
+                with np.errstate(invalid="ignore"):
+                    better = np.log(rng.random(N)) < self._log_target(state, new) - self._log_target(state, at)
+                at = at.join(new).take(np.where(better, N + np.arange(N), np.arange(N)))
+                accepted, walks = accepted + better.mean(), walks + 1
+            left = memory(before, at.x @ whitened, group)
+        return state._replace(particles=at, accept_rate=accepted / walks, walks=walks, memory=left)
+
+    def _conclude(
+        self, state: SequentialState, estimate: Estimate, rng: np.random.Generator
+    ) -> tuple[SequentialState, Estimate]:
+        """Log evidence from the particles of the last stage.
+
+        Where its own proposals do not give it, proposals are fitted again to the particles that have moved; where these fit
+        badly as well, particles and proposals are joined by a bridge.
+        """
+        equal = np.full(self.draws, 1 / self.draws)
+        for _ in range(ROUNDS):
+            if estimate.believable and estimate.error <= GOOD_ERROR:
+                return state, estimate
+            proposal = Mixture.fit(state.particles.x, equal, self.moves.freedom, rng)
+            state, drawn = self._evaluate(state, proposal.draw(self.draws, rng))
+            again = importance(self._log_ratio(state, drawn, proposal))
+            if again.believable and (not estimate.believable or again.error < estimate.error):
+                estimate = again
+                state = state._replace(proposal_ess=again.efficiency, pareto_k=again.pareto_k)
+        if estimate.believable and estimate.error <= GOOD_ERROR:
+            return state, estimate
+        # A proposal fitted to one half of the chains meets the other half, and the other way round.
+        chains, number = np.unique(state.chain, return_inverse=True)
+        if len(chains) < 2:
+            return state, estimate
+        second = rng.permutation(len(chains))[number] % 2 == 1
+        halves = []
+        for fitted, met in ((~second, second), (second, ~second)):
+            proposal = Mixture.fit(state.particles.x[fitted], np.full(fitted.sum(), 1 / fitted.sum()), self.moves.freedom, rng)
+            state, drawn = self._evaluate(state, proposal.draw(self.draws, rng))
+            at_draws = self._log_ratio(state, state.particles.take(met), proposal)
+            halves.append(bridge(at_draws, self._log_ratio(state, drawn, proposal), state.family[met]))
+        both = joined(halves)
+        if not estimate.believable:
+            return state, both
+        apart = abs(both.value - estimate.value)
+        return state, both._replace(error=max(both.error, apart)) if both.error < estimate.error else estimate._replace(
+            error=max(estimate.error, apart)
+        )

@@ -1,0 +1,158 @@
+"""Markov moves of particles: the user's options, many independent chains at once, and steps along differences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pm_sysid.arguments import among, number, shown, whole
+
+#: Steps along differences: shortest and longest relative to the one that is best for a Gaussian, the share of steps of full
+#: length, and the part of another difference.
+SHORTEST, LONGEST, JUMPS, DITHER = 0.03, 1.5, 0.15, 1e-3
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Markov moves of the particles of :class:`IBIS` after each resampling.
+
+    Parameters
+    ----------
+    kind : {"waste-free", "plain"}
+        ``"waste-free"`` (Dau and Chopin 2022): few particles are resampled, and every state of their Markov chains is
+        kept. ``"plain"``: all are resampled, moved ``steps`` times, and the last states are kept.
+    steps : int, optional
+        Length of the Markov chains. Default: 20 for waste-free moves, 3 for plain ones.
+    freedom : float, default 3
+        Degrees of freedom of the independent proposals, mixtures of multivariate t distributions that are fitted to the
+        particles. With ``inf`` they are Gaussian, as in the paper of :class:`IBIS`; a Gaussian proposal can collapse on
+        narrow or curved posteriors, and the acceptance does not show it.
+    min_acceptance : float, default 0.15
+        A stage continues with steps along differences of particles (ter Braak and Vrugt 2008) if the acceptance of the
+        independent proposals is below this share, or if the proposals fit the posterior poorly (statistic ``proposal_ess``
+        below 0.05, or ``pareto_k`` above 0.7).
+    most_walks : int, default 100
+        Such steps are repeated until the particles no longer remember where they were, at most this often.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For options out of range.
+
+    Notes
+    -----
+    Source: Dau and Chopin (2022), Journal of the Royal Statistical Society B 84, 114-148; ter Braak and Vrugt (2008),
+    Statistics and Computing 18, 435-446; Fearnhead and Taylor (2013), Bayesian Analysis 8, 411-438.
+
+    Examples
+    --------
+    >>> import pm_sysid as sid
+    >>> sid.Moves("plain", steps=5)
+    Moves(kind='plain', steps=5, freedom=3.0, min_acceptance=0.15, most_walks=100)
+    >>> sid.Moves().chain_length
+    20
+    """
+
+    kind: Literal["waste-free", "plain"] = "waste-free"
+    steps: int | None = None
+    freedom: float = 3.0
+    min_acceptance: float = 0.15
+    most_walks: int = 100
+
+    def __post_init__(self) -> None:
+        if not among(self.kind, ("waste-free", "plain")):
+            raise ValueError(f"kind is {shown(self.kind)}; give 'waste-free' or 'plain'.")
+        if self.steps is not None and not whole(self.steps, 1, 10**6):
+            raise ValueError(f"steps is {shown(self.steps)}; give a positive number of Metropolis-Hastings steps.")
+        if not (isinstance(self.freedom, float) and self.freedom == np.inf) and not number(self.freedom, "freedom") >= 0.01:
+            raise ValueError(f"freedom is {self.freedom!r}; give positive degrees of freedom, or inf for Gaussian proposals.")
+        number(self.min_acceptance, "min_acceptance", "give a share of accepted proposals")
+        if not whole(self.most_walks, 1, 10**6):
+            raise ValueError(f"most_walks is {shown(self.most_walks)}; give a positive number of steps.")
+
+    @property
+    def waste_free(self) -> bool:
+        """Whether every state of the Markov chains is kept."""
+        return self.kind == "waste-free"
+
+    @property
+    def chain_length(self) -> int:
+        """``steps``, or its default for this kind."""
+        return self.steps if self.steps is not None else 20 if self.waste_free else 3
+
+
+class Chains(NamedTuple):
+    """States of M Markov chains of length P, as rows p * M + m; where each came from; how many moves were accepted."""
+
+    source: np.ndarray
+    acceptance: float
+
+
+def independent_chains(ancestors: np.ndarray, log_ratio: np.ndarray, count: int, rng: np.random.Generator) -> Chains:
+    """Run independent Metropolis-Hastings chains over proposals that have all been evaluated beforehand.
+
+    Parameters
+    ----------
+    ancestors : array of int, shape (M,)
+        Rows of the particles the chains start from.
+    log_ratio : array, shape (n + M * (P - 1),)
+        Target over proposal density: of the n particles, then of the proposals, step by step.
+    count : int
+        Number n of particles.
+
+    Returns
+    -------
+    Chains
+        ``source`` holds rows of ``log_ratio``, shape (P * M,). The proposal density is part of the ratio (Eq. 25 of the
+        sequential paper leaves it out).
+    """
+    M = len(ancestors)
+    steps = (len(log_ratio) - count) // M
+    state, rows, accepted = ancestors.copy(), [ancestors], 0
+    for p in range(steps):
+        proposal = count + p * M + np.arange(M)
+        with np.errstate(invalid="ignore"):
+            better = np.log(rng.random(M)) < log_ratio[proposal] - log_ratio[state]
+        state = np.where(better, proposal, state)
+        accepted += int(better.sum())
+        rows.append(state)
+    return Chains(np.concatenate(rows), accepted / max(steps * M, 1))
+
+
+def differences(reference: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Steps (count, d) of Markov chains: differences of two rows of a reference population (N, d), of many lengths.
+
+    The population stays as it is while the chains move, so that a step and its opposite are equally likely. A share of the
+    steps has the full length of a difference, which leads from one mode to another.
+
+    Notes
+    -----
+    Source: ter Braak and Vrugt (2008), Statistics and Computing 18, 435-446, Eq. 2; with a frozen population and random
+    lengths in place of the snooker update.
+    """
+    N, d = reference.shape
+    first, second, third = rng.integers(N, size=(3, count))
+    length = 2.38 / np.sqrt(2 * d) * np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST), count))
+    length = np.where(rng.random(count) < JUMPS, 1.0, length)[:, None]
+    apart = reference[first] - reference[second]
+    # A little of another difference: steps are not confined to those between particles.
+    aside = DITHER * rng.standard_normal((count, 1)) * (reference[first] - reference[third])
+    return np.asarray(length * (apart + aside))
+
+
+def memory(before: np.ndarray, after: np.ndarray, group: np.ndarray) -> float:
+    """Largest correlation of where particles (N, d) are with where they were, over the directions of their spread.
+
+    ``group`` (N,) is the mode that a particle started in: how far it is from the middle of the mode counts, and not which
+    mode it is in, since modes far apart have their shares from the weights.
+    """
+    a, b = before.copy(), after.copy()
+    for g in np.unique(group):
+        rows = group == g
+        a[rows] -= a[rows].mean(axis=0)
+        b[rows] -= b[rows].mean(axis=0)
+    scale = np.sqrt(np.sum(a**2, axis=0) * np.sum(b**2, axis=0))
+    along = np.abs(np.sum(a * b, axis=0)) / np.where(scale > 0, scale, 1.0)
+    return float(along.max())

@@ -1,0 +1,151 @@
+"""What a user gives beside a system, checked against it: records, parameters, noise; the first step of every solution."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+
+from pm_sysid.arguments import number, shown
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.symbolic.system import System
+
+#: Outputs whose standard deviations differ by more than this factor get a word about sharing one noise.
+UNEQUAL = 20.0
+
+
+def check_name(name: Any) -> None:
+    """Refuse what cannot be the name of a random variable."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name is {shown(name)}; give the name of the random variable, such as 'y'.")
+
+
+def check_system(system: Any) -> None:
+    """Refuse what is no system."""
+    if not isinstance(system, System):
+        raise TypeError(f"system is {type(system).__name__}; give a pm_sysid.System.")
+
+
+def check_records(system: System, data: TimeSeries | Sequence[TimeSeries], *, need_y: bool = True) -> list[TimeSeries]:
+    """Records as a list, checked against a system."""
+    records = [data] if isinstance(data, TimeSeries) else list(data) if isinstance(data, list | tuple) else None
+    if records is None or not records or not all(isinstance(r, TimeSeries) for r in records):
+        raise TypeError(f"data is {type(data).__name__}; give a TimeSeries, or a list of TimeSeries.")
+    for i, record in enumerate(records):
+        which = f"data[{i}]" if len(records) > 1 else "data"
+        n_u = record.input_matrix.shape[1]
+        if n_u != len(system.inputs):
+            raise ValueError(
+                f"{which} has {n_u} input channels {record.inputs}, but the system has the inputs {system.inputs}; "
+                "give one channel for each input, in the same order."
+            )
+        _check_order(which, "inputs", record.inputs, system.inputs)
+        if need_y:
+            if record.y is None:
+                raise ValueError(f"{which} has no outputs; give the measured y, with NaN where a sample is missing.")
+            if record.output_matrix.shape[1] != len(system.outputs):
+                raise ValueError(
+                    f"{which} has {record.output_matrix.shape[1]} output channels {record.outputs}, but the system "
+                    f"observes {system.outputs}; give one channel for each output, in the same order."
+                )
+        if record.output_matrix.shape[1] == len(system.outputs):
+            _check_order(which, "outputs", record.outputs, system.outputs)
+    return records
+
+
+def _check_order(which: str, what: str, names: Sequence[str], expected: Sequence[str]) -> None:
+    """Refuse channels that have the system's names in another order; other names are taken as they come."""
+    if tuple(names) != tuple(expected) and set(names) == set(expected):
+        raise ValueError(
+            f"{which} has the {what} {tuple(names)} and the system {tuple(expected)}: the same in another order. Channels are "
+            "matched by order; reorder those of the record, or name them otherwise."
+        )
+
+
+def check_params(system: System, params: Mapping[str, Any]) -> list[Any]:
+    """Values of a system's parameters in order; scalars or scalar tensors."""
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params is {type(params).__name__}; give a dict of values by name: {system.params}.")
+    missing = [p for p in system.params if p not in params]
+    unknown = [p for p in params if p not in system.params]
+    if missing or unknown:
+        parts = [f"lacks {missing}"] * bool(missing) + [f"has the unknown names {unknown}"] * bool(unknown)
+        raise ValueError(f"params {' and '.join(parts)}; the system's parameters are {system.params}.")
+    values = []
+    for name in system.params:
+        value = params[name]
+        if isinstance(value, Variable):
+            if value.type.ndim:  # type: ignore[attr-defined]
+                raise ValueError(
+                    f"params[{name!r}] has {value.type.ndim} dimensions; give a scalar variable, "  # type: ignore[attr-defined]
+                    "or one entry of the vector for each parameter."
+                )
+        else:
+            value = number(value, f"params[{name!r}]", "give a finite number or a scalar PyMC variable")
+        values.append(value)
+    return values
+
+
+def vector_entries(what: str, value: Any, names: Sequence[str]) -> list[Any]:
+    """One scalar variable for each name, from a scalar variable (shared by all) or a vector."""
+    if value.type.ndim == 0:
+        return [value] * len(names)
+    if value.type.ndim > 1:
+        raise ValueError(f"{what} has {value.type.ndim} dimensions; give a scalar variable or a vector for {names}.")
+    if value.type.shape[0] not in (None, len(names)):
+        raise ValueError(f"{what} has {value.type.shape[0]} entries; give a scalar or one entry for each: {names}.")
+    return [value[i] for i in range(len(names))]
+
+
+def noise_entries(system: System, noise: Any) -> list[Any]:
+    """Noise standard deviation of each output."""
+    n = len(system.outputs)
+    if isinstance(noise, Mapping):
+        if set(noise) != set(system.outputs):
+            raise ValueError(f"noise has the entries {sorted(noise)}; give one for each output: {system.outputs}.")
+        values = [noise[o] for o in system.outputs]
+    elif isinstance(noise, Variable):
+        values = vector_entries("noise", noise, system.outputs)
+    elif not np.iterable(noise) or isinstance(noise, str | bytes):
+        values = [noise] * n
+    else:
+        values = list(noise)
+        if len(values) != n:
+            raise ValueError(f"noise has {len(values)} entries; give one, or one for each output: {system.outputs}.")
+    for v in values:
+        if not isinstance(v, Variable) and not number(v, "noise", "a standard deviation must be positive and finite") > 0:
+            raise ValueError(f"noise is {v!r}; a standard deviation must be positive and finite.")
+    return values
+
+
+def warn_of_shared_noise(system: System, y: np.ndarray, noise: Any) -> None:
+    """Warn if outputs whose sizes over ``y`` (T, n_y) differ share one standard deviation: their units differ, most likely."""
+    shared = not isinstance(noise, Mapping) and (
+        noise.type.ndim == 0 if isinstance(noise, Variable) else not np.iterable(noise)
+    )
+    if len(system.outputs) == 1 or not shared:
+        return
+    sizes = [float(np.std(column[~np.isnan(column)])) if not np.isnan(column).all() else 0.0 for column in y.T]
+    large = max(sizes)
+    small = min((s for s in sizes if s > 0), default=large)
+    if large > UNEQUAL * small:
+        listed = ", ".join(f"{name} {s:.2g}" for name, s in zip(system.outputs, sizes, strict=True))
+        example = ", ".join(f'"{name}": ...' for name in system.outputs)
+        warnings.warn(
+            f"one noise is given for outputs of different size (standard deviations: {listed}); if their units differ, give "
+            f"each its own: noise={{{example}}}. If they do share it, say so with a vector, noise=[s, s].",
+            stacklevel=3,
+        )
+
+
+def vector(values: Sequence[Any]) -> Any:
+    """Stack numbers and scalar tensors to a float vector (possibly empty)."""
+    if not len(values):
+        return pt.as_tensor_variable(np.empty(0))
+    if not any(isinstance(v, Variable) for v in values):
+        return pt.as_tensor_variable(np.array([float(v) for v in values]))
+    return pt.stack([pt.cast(pt.as_tensor_variable(v), "float64") for v in values])

@@ -1,0 +1,116 @@
+"""A system, a solver and records as one log-likelihood expression: what every layer above asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.options import Solver
+from pm_sysid.steps.ek import FLOOR, FilterSteps, Output, calibration_recurrence, filter_recurrence
+from pm_sysid.steps.filter_state import Form, input_levels
+from pm_sysid.steps.grid import FilterInputs, filter_inputs
+from pm_sysid.steps.iwp import scales
+from pm_sysid.symbolic.system import System
+
+
+class Unknowns(NamedTuple):
+    """What a log-likelihood depends on besides the record; tensors or arrays.
+
+    ``params`` (P,), ``x0`` and ``x0_std`` (R, n_x), ``noise`` (n_y,), ``diffusion`` (chains,; ignored when calibrated).
+    """
+
+    params: Any
+    x0: Any
+    x0_std: Any
+    noise: Any
+    diffusion: Any
+
+
+class RecordData(NamedTuple):
+    """Arrays of a record at a number of substeps; tensors or arrays. ``scale`` (q+1,), the rest as in FilterInputs."""
+
+    scale: Any
+    counts: Any
+    starts: Any
+    substeps: Any
+    samples: Any
+
+    @classmethod
+    def symbolic(cls) -> RecordData:
+        """Inputs of a function that takes the arrays of any record."""
+        return cls(pt.dvector(), pt.lvector(), pt.dmatrix(), pt.dmatrix(), pt.dmatrix())
+
+    def shared(self, name: str) -> RecordData:
+        """Put the arrays into shared variables for a filter: another record may have another length, and nothing else."""
+        lasting = self.scale.shape, (None,), self.starts.shape
+        shapes = *lasting, (None, self.substeps.shape[1]), (None, self.samples.shape[1])
+        fields = zip(self._fields, self, shapes, strict=True)
+        return RecordData(*(pytensor.shared(array, f"{name}::{field}", shape=shape) for field, array, shape in fields))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A system under a form of the filter; hashable, so that its recurrences are built once."""
+
+    system: System
+    form: Form
+    calibrated: bool
+
+    @classmethod
+    def build(cls, system: System, solver: Solver, records: Sequence[TimeSeries], free: tuple[int, ...] = ()) -> Problem:
+        """Form of the filter for records; ``free`` are the states whose initial value is uncertain."""
+        return cls(system, solver.form(system, records, free), solver.calibrated)
+
+    @property
+    def steps(self) -> FilterSteps:
+        """The symbolic steps."""
+        return FilterSteps(self.system, self.form)
+
+    @cached_property
+    def input_levels(self) -> tuple[int, bool]:
+        """Levels of input derivatives that the filter reads, and whether it reads both sides of a jump."""
+        return input_levels(self.system, self.form)
+
+    def data(self, records: Sequence[TimeSeries], substeps: int) -> RecordData:
+        """Evaluate the inputs of records for a number of substeps a sample."""
+        n_levels, jumps = self.input_levels
+        inputs: FilterInputs = filter_inputs(
+            records,
+            substeps=substeps,
+            n_levels=n_levels,
+            jumps=jumps,
+            smoothness=self.form.smoothness,
+            uniform=self.form.uniform,
+        )
+        return RecordData(scales(self.form.order, inputs.step), inputs.counts, inputs.starts, inputs.substeps, inputs.samples)
+
+    def run(self, y: Any, unknowns: Unknowns, data: RecordData, output: Output = "loglik") -> tuple[Any, Any]:
+        """Outputs (T, n) and final carry (R, n) of the filter as expressions.
+
+        Parameters
+        ----------
+        y : tensor, shape (T, n_y)
+            Measurements, NaN where missing (standard normal numbers for ``output="draw"``).
+        """
+        diffusion = self.calibrate(unknowns, data) if self.calibrated else unknowns.diffusion
+        params = pt.concatenate([unknowns.params, diffusion, unknowns.noise, data.scale])
+        starts = pt.concatenate([unknowns.x0, unknowns.x0_std, data.starts], axis=1)
+        samples = pt.concatenate([data.samples, y], axis=1)
+        outputs, final = filter_recurrence(self.system, self.form, output)(params, starts, data.counts, data.substeps, samples)
+        return outputs, final
+
+    def calibrate(self, unknowns: Unknowns, data: RecordData) -> Any:
+        """Quasi-maximum-likelihood diffusion of each chain, shape (chains,); Eq. 19."""
+        n_chains, n_y = len(self.system.chain_states), len(self.system.g)
+        params = pt.concatenate([unknowns.params, np.ones(n_chains), np.ones(n_y), data.scale])
+        starts = pt.concatenate([unknowns.x0, pt.zeros_like(unknowns.x0_std), data.starts], axis=1)
+        _, final = calibration_recurrence(self.system, self.form)(params, starts, data.counts, data.substeps, data.samples)
+        total = pt.sum(final[:, -n_chains:], axis=0)
+        return pt.sqrt(total / pt.maximum(data.substeps.shape[0], 1) + FLOOR**2)

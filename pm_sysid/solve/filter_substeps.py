@@ -1,0 +1,261 @@
+"""How many steps a filter needs, judged by the log-likelihood where the record can be explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, override
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph import ancestors
+
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
+from pm_sysid.solve.substeps import (
+    MOST,
+    Criterion,
+    StepChoice,
+    checked_substeps,
+    evaluate_at_initial_point,
+    in_words,
+    settled_substeps,
+    warn,
+)
+from pm_sysid.steps.rk4 import rk4_inputs, run_batch
+
+#: A log-likelihood may move by this much when the substeps are doubled.
+LOGLIK_TOLERANCE = 0.1
+#: Order of the differences in which noise stands out from a signal, and how many of them tell its level.
+DIFFERENCE, FEWEST = 4, 20
+#: Samples of a record that a log-likelihood is computed for; what it moves by is extrapolated to all.
+MOST_SAMPLES = 20_000
+#: Draws of the prior whose free runs are compared with the record, their steps a sample, and by how many samples.
+DRAWS, RUN_STEPS, RANKED_SAMPLES = 512, 8, 2_000
+#: The draws that come nearest to the record, at which the steps are judged: at least two, fewer for long records.
+NEAREST = 8
+#: A number that is chosen has to do for the first share of them, one that was asked for for the second: they are near the
+#: posterior, not in it, and a warning needs more evidence than one more doubling.
+SHARE, ASKED = 0.75, 0.5
+
+
+@lru_cache(maxsize=32)
+def loglik_function(problem: Problem) -> Callable[..., Any]:
+    """The log-likelihood of measurements (T, n_y), unknowns and record arrays, which serves every number of substeps."""
+    unknowns = Unknowns(pt.dvector(), pt.dmatrix(), pt.dmatrix(), pt.dvector(), pt.dvector())
+    data, measured = RecordData.symbolic(), pt.dmatrix("y")
+    loglik, _ = problem.run(measured, unknowns, data)
+    function: Callable[..., Any] = pytensor.function([measured, *unknowns, *data], pt.sum(loglik), on_unused_input="ignore")
+    return function
+
+
+@dataclass(frozen=True)
+class LogLikelihoodCriterion(Criterion):
+    """Log-likelihoods of records at some points: unknowns and measurements (T, n_y) for each, ``where`` in words.
+
+    The change is that of all samples, which ``share`` of the points stay below; ``scale`` samples stand for each that is
+    computed.
+    """
+
+    problem: Problem
+    records: Sequence[TimeSeries]
+    at: Sequence[Unknowns]
+    y: Sequence[np.ndarray]
+    where: str
+    share: float
+    scale: float = 1.0
+    who: str = ""
+    steps, otherwise, tolerance = "filter steps", MOST, LOGLIK_TOLERANCE
+
+    def value(self, substeps: int) -> np.ndarray:
+        """Log-likelihoods of the points."""
+        function, data = loglik_function(self.problem), self.problem.data(self.records, substeps)
+        unknowns = ([np.asarray(v, float) for v in at] for at in self.at)
+        return np.array([float(function(y, *u, *data)) for y, u in zip(self.y, unknowns, strict=True)])
+
+    def change(self, coarse: np.ndarray, fine: np.ndarray) -> float:
+        """Quantile of the absolute differences; a point that cannot be solved either way says nothing."""
+        known = np.isfinite(coarse) | np.isfinite(fine)
+        if not known.any():
+            return np.inf
+        with np.errstate(all="ignore"):
+            change = np.nan_to_num(np.abs(fine - coarse)[known], nan=np.inf)
+        return self.scale * float(np.quantile(change, self.share, method="higher"))
+
+    @override
+    def too_coarse(self, substeps: int, change: float) -> str:
+        return (
+            f"substeps={substeps}: {self.where} the log-likelihood moves by {in_words(change)} when the substeps are doubled "
+            f"(more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
+            "Use more substeps, a higher order, or substeps='auto'."
+        )
+
+    @override
+    def unsettled(self, change: float) -> str:
+        return (
+            f"substeps='auto': {self.where} the log-likelihood moves by {in_words(change)} even when {MOST} substeps are "
+            f"doubled; using {MOST}. The priors may be far from the record (give initval=... to them), or the system is "
+            "stiff, chaotic or not smooth."
+        )
+
+    @override
+    def reached(self, change: float) -> str:
+        return f", judged {self.where}: the log-likelihood moves by {change:.2g} if they are refined"
+
+
+def synthetic_outputs(
+    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], seed: int = 0
+) -> list[np.ndarray]:
+    """Records with known parameters: accurate deterministic solutions and drawn noise, each of shape (T, n_y)."""
+    n_y, rng = len(problem.system.g), np.random.default_rng(seed)
+    theta = np.array([u.params for u in at], dtype=float).reshape(len(at), -1)
+    parts = []
+    for r, record in enumerate(records):
+        start = np.array([u.x0[r] for u in at], dtype=float)
+        outputs = run_batch(problem.system, theta, start, rk4_inputs(record, 2 * MOST))[:, :, :n_y]
+        noisy = outputs + np.array([u.noise for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
+        parts.append(np.where(np.isnan(record.output_matrix), np.nan, noisy))
+    return list(np.concatenate(parts, axis=1))
+
+
+def noise_level(records: Sequence[TimeSeries]) -> np.ndarray:
+    """Standard deviation (n_y,) of the noise of each output, roughly, without a model: what fourth differences leave.
+
+    The median of their size, so that outliers do not count; never less than a thousandth of the signal, and infinite where
+    too little is measured. A fast signal adds to it: it is an upper limit.
+    """
+    y = [r.output_matrix for r in records]
+    differences = np.concatenate([_differences(r.t, v) for r, v in zip(records, y, strict=True)])
+    levels = np.full(y[0].shape[1], np.inf)
+    for i, d in enumerate(differences.T):
+        d, seen = d[np.isfinite(d)], np.concatenate([v[:, i] for v in y])
+        if len(d) >= FEWEST:
+            rough = float(np.median(np.abs(d))) / 0.6745
+            levels[i] = max(rough, 1e-3 * float(np.nanstd(seen))) or np.inf
+    return levels
+
+
+def _differences(t: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Divided differences (m, n_y) of neighbours, over their standard deviation for unit noise: regular times or not."""
+    if len(t) <= DIFFERENCE:
+        return np.empty((0, y.shape[1]))
+    near = np.lib.stride_tricks.sliding_window_view(t, DIFFERENCE + 1)
+    apart = near[:, :, None] - near[:, None, :]
+    apart = apart / np.abs(apart).max(axis=(1, 2), keepdims=True) + np.eye(DIFFERENCE + 1)
+    weights = 1 / np.prod(apart, axis=2)
+    weights /= np.linalg.norm(weights, axis=1, keepdims=True)
+    values = np.lib.stride_tricks.sliding_window_view(y, DIFFERENCE + 1, axis=0)
+    differences: np.ndarray = np.einsum("mk,mjk->mj", weights, values)
+    return differences
+
+
+# -- where to judge ----------------------------------------------------------------------------------------------------
+
+
+def shortened(records: Sequence[TimeSeries], most: int) -> list[TimeSeries]:
+    """The first samples of records, in proportion, ``most`` in all."""
+    total = sum(len(r) for r in records)
+    return [r[: max(2, most * len(r) // total)] if total > most else r for r in records]
+
+
+def drawn_unknowns(unknowns: Unknowns, model: pm.Model, draws: int, seed: int = 0) -> list[Unknowns]:
+    """Numbers for the unknowns at draws of a model's prior; none where the prior cannot be drawn from."""
+    graphs = [pt.as_tensor_variable(v) for v in unknowns]
+    mode = pytensor.compile.Mode(linker="py", optimizer=None)
+    try:
+        columns = pm.draw(graphs, draws, random_seed=seed, mode=mode)
+    except NotImplementedError:  # flat priors, and densities without draws
+        return []
+    return [Unknowns(*row) for row in zip(*columns, strict=True)]
+
+
+def nearness(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> np.ndarray:
+    """How near free runs come to records: log-likelihoods (N,) with the noise that suits each run best."""
+    theta = np.array([u.params for u in at], dtype=float).reshape(len(at), -1)
+    squares, measured = np.zeros((len(at), len(problem.system.g))), np.zeros(len(problem.system.g))
+    for r, record in enumerate(shortened(records, RANKED_SAMPLES)):
+        start, y = np.array([u.x0[r] for u in at], dtype=float), record.output_matrix
+        runs = run_batch(problem.system, theta, start, rk4_inputs(record, RUN_STEPS))[:, :, : y.shape[1]]
+        with np.errstate(all="ignore"):
+            squares += np.sum(np.where(np.isnan(y), 0.0, runs - y) ** 2, axis=1)
+        measured += np.sum(~np.isnan(y), axis=0)
+    with np.errstate(all="ignore"):
+        near = -np.log(squares / np.maximum(measured, 1) + 1e-300) @ measured / 2
+    return np.where(np.isfinite(near), near, -np.inf)
+
+
+def nearest_unknowns(
+    problem: Problem, records: Sequence[TimeSeries], unknowns: Unknowns, model: pm.Model | None
+) -> tuple[list[Unknowns], str]:
+    """Points of a prior that can explain records: of many draws and the initial point, the few that come nearest.
+
+    The middle of a prior is where nothing was measured: there, a relaxation oscillator may not oscillate at all, and a
+    population may die out.
+
+    Returns
+    -------
+    points : list of Unknowns
+        Their noise is at most that of the records where the model does not know it: a prior that allows for much more would
+        hide an integration error that the data will see.
+    where : str
+        What they are, in words.
+    """
+    initial = Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
+    free = set() if model is None else set(model.free_RVs) & set(ancestors([pt.as_tensor_variable(v) for v in unknowns]))
+    if model is None or not free:
+        return [initial], "at the values given"
+    draws = drawn_unknowns(unknowns, model, DRAWS)
+    points = [initial, *draws]
+    near = nearness(problem, records, points)
+    few = int(np.clip(2 * MOST_SAMPLES // max(sum(len(r) for r in records), 1), 2, NEAREST))
+    best = [int(i) for i in np.argsort(-near, kind="stable")[:few] if np.isfinite(near[i])]
+    where = f"at the {len(best)} of {len(draws)} prior draws that come nearest to the record"
+    if not draws or not best:
+        best, where = [0], "at the model's initial point"
+    points = [points[i] for i in best]
+    if free & set(ancestors([pt.as_tensor_variable(unknowns.noise)])):
+        noise = np.minimum(initial.noise, noise_level(records))
+        points = [point._replace(noise=noise) for point in points]
+    return points, where
+
+
+def filter_substeps(
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    unknowns: Unknowns,
+    substeps: int | Literal["auto"],
+    model: pm.Model | None,
+    name: str = "",
+) -> StepChoice:
+    """Filter steps a sample: the number asked for, checked, or the fewest that the log-likelihood needs.
+
+    Prior draws that come near the record say with which parameters to judge. The test records are drawn with these (with the
+    record's own input, times and missing samples), so that the answer depends on the integration alone and not on how well
+    the draws fit the data.
+    """
+    substeps = checked_substeps(substeps)
+    if all(len(r) < 2 for r in records):
+        return StepChoice(1 if substeps == "auto" else substeps, substeps, "nowhere, for a single sample", 0.0, True)
+    at, where = nearest_unknowns(problem, records, unknowns, model)
+    few = shortened(records, MOST_SAMPLES)
+    scale = sum(len(r) for r in records) / sum(len(r) for r in few)
+    missing = np.isnan(np.concatenate([r.output_matrix for r in few]))
+    outputs = synthetic_outputs(problem, few, at)
+    solved = [(u, y) for u, y in zip(at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
+    if not solved:
+        if substeps != "auto":
+            return StepChoice(substeps, substeps, where, np.nan, False)
+        warn(
+            f"substeps='auto': the ODE diverges {where}, or is stiff, so that no step size can be judged there; "
+            "using 4 substeps. Give initval=... to the priors, or a number of substeps, and judge it by settle_substeps."
+        )
+        return StepChoice(4, "auto", where, np.nan, False)
+    at, y = zip(*solved, strict=True)
+    who = f"{name}: " if name else ""
+    share = SHARE if substeps == "auto" else ASKED
+    criterion = LogLikelihoodCriterion(problem, few, at, y, where, share, scale, who)
+    chosen, error = settled_substeps(criterion, substeps)
+    return StepChoice(chosen, substeps, where, error, error < LOGLIK_TOLERANCE)

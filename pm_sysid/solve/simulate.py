@@ -1,0 +1,192 @@
+"""Deterministic free runs: many parameter sets, accuracy checked by step doubling, or one symbolic expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+from pymc import Model
+from pytensor.graph.basic import Variable
+
+from pm_sysid.arguments import among
+from pm_sysid.compat import MissingInputError
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.checks import check_params, check_records, check_system, vector
+from pm_sysid.solve.initial_state import initial_state
+from pm_sysid.solve.run_substeps import run_substeps
+from pm_sysid.solve.substeps import checked_substeps, evaluate_at_initial_point
+from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence, run_batch
+from pm_sysid.symbolic.system import System
+
+
+def simulate(
+    system: System,
+    data: TimeSeries,
+    params: Mapping[str, Any],
+    *,
+    x0: Any = None,
+    substeps: int | Literal["auto"] = "auto",
+    distance: Literal["nmse"] | None = None,
+) -> Any:
+    """Free run of a system on the input of a record, by the classical Runge-Kutta method.
+
+    Parameters
+    ----------
+    system : System
+        Equations of motion and outputs.
+    data : TimeSeries
+        Times and inputs; ``y`` is used only to infer an initial state that is not given.
+    params : mapping
+        Value of each parameter: numbers, arrays of draws (``xarray.DataArray`` with any dims, such as those of
+        ``idata.posterior``, or NumPy arrays of one shape), or PyTensor variables. Entries that are no parameter of the
+        system are an error, except in a Dataset, of which the parameters are picked.
+    x0 : number, mapping by state, sequence or vector, optional
+        Initial state; entries may be arrays of draws too. By default read off the first samples of ``y`` where an output
+        shows the state, and zero elsewhere.
+    substeps : int or "auto", default "auto"
+        Runge-Kutta steps in each sampling interval. ``"auto"`` doubles them until the outputs of the first, middle and
+        last parameter set move by less than 1e-4 of their root mean square; a number is obeyed and checked.
+    distance : "nmse", optional
+        Return only how far each run is from ``data.y`` (see :func:`nmse`), summed up along the way: no run is stored, so
+        that millions of parameter sets can be compared with a long record.
+
+    Returns
+    -------
+    xarray.Dataset or TensorVariable
+        Outputs and states with dims ``(*draw dims, "time")``; with a ``distance``, that for each output with the dims of
+        the draws alone, infinite where a run diverges. With a PyTensor variable among the parameters or initial
+        states: a differentiable expression of shape (T,), or (T, n_y) for several outputs.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For unknown or missing parameters, arrays of different shapes, a record that does not fit the system.
+
+    Notes
+    -----
+    A parameter set with which the solution diverges gives NaN or infinite outputs from there on, not an error. Parameter
+    sets run side by side on all cores (see :func:`set_threads`).
+
+    Examples
+    --------
+    >>> import numpy as np, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> record = sid.TimeSeries(np.linspace(0.0, 1.0, 11), None, None)
+    >>> run = sid.simulate(decay, record, dict(rate=np.array([1.0, 2.0])), x0=1.0)
+    >>> run["y"].dims
+    ('draw', 'time')
+    >>> np.allclose(run["y"][:, -1], np.exp([-1.0, -2.0]), rtol=1e-4)
+    True
+    """
+    check_system(system)
+    if not isinstance(data, TimeSeries):
+        raise TypeError(f"data is {type(data).__name__}; give a TimeSeries (simulate several one by one).")
+    if not (distance is None or among(distance, ("nmse",))):
+        raise ValueError(f"distance is {distance!r}; give 'nmse', or None for the runs themselves.")
+    (record,) = check_records(system, data, need_y=distance is not None)
+    if "time" in (*system.states, *system.outputs):
+        raise ValueError("a state or output is named 'time', which is the dimension of the result; rename it.")
+    substeps = checked_substeps(substeps)
+    if isinstance(x0, list | tuple) and len(x0) == len(system.states):
+        x0 = dict(zip(system.states, x0, strict=True))
+    if isinstance(params, xr.Dataset | xr.DataTree):
+        params = {name: xr.DataArray(params[name]) for name in system.params if name in params}
+    if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
+        if distance is not None:
+            raise ValueError(f"distance={distance!r} needs numbers for params and x0; write it out for PyTensor variables.")
+        return _symbolic(system, record, params, x0, substeps)
+    theta, start, dims, coords = _draws(system, record, params, x0)
+    chosen = run_substeps(system, record, theta, start, substeps)
+    inputs = rk4_inputs(record, chosen)
+    attributes = {"substeps": chosen, "integrator": "RK4"}
+    if distance is not None:
+        squares = run_batch(system, theta, start, inputs, y=record.output_matrix)[:, 0]
+        measured = record.output_matrix
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = 100 * squares / np.sum(~np.isnan(measured), axis=0) / np.nanvar(measured, axis=0)
+        values = values.reshape(*dims.values(), -1)
+        return xr.Dataset({n: (tuple(dims), values[..., i]) for i, n in enumerate(system.outputs)}, coords, attributes)
+    names = [*system.outputs, *system.states]
+    stacked = run_batch(system, theta, start, inputs).reshape(*dims.values(), len(record), len(names))
+    variables = {name: ((*dims, "time"), stacked[..., i]) for i, name in enumerate(names) if names.index(name) == i}
+    return xr.Dataset(variables, {**coords, "time": record.t}, attributes)
+
+
+def _flat(params: Mapping[str, Any], x0: Any) -> list[Any]:
+    """Everything that could be a variable."""
+    starts = list(x0.values()) if isinstance(x0, Mapping) else list(x0) if isinstance(x0, list | tuple) else [x0]
+    return [*params.values(), *starts]
+
+
+def _draws(
+    system: System, record: TimeSeries, params: Mapping[str, Any], x0: Any
+) -> tuple[np.ndarray, np.ndarray, dict[str, int], dict[str, Any]]:
+    """Parameter sets (N, P), initial states (N, n_x), and the dims and coordinates of the draws."""
+    scalars = {k: 0.0 if _is_array(v) else v for k, v in params.items()} if isinstance(params, Mapping) else params
+    check_params(system, scalars)
+    given = {k: 0.0 if _is_array(v) else v for k, v in x0.items()} if isinstance(x0, Mapping) else x0
+    has_y = record.y is not None and record.output_matrix.shape[1] == len(system.outputs)
+    means, _ = initial_state(system, record, given if has_y or given is not None else 0.0, 0.0, hidden="zero")
+    arrays = {**{k: params[k] for k in system.params}}
+    starts: dict[str, Any] = dict(zip(system.states, means, strict=True))
+    if isinstance(x0, Mapping):
+        starts |= {k: v for k, v in x0.items() if _is_array(v)}
+    labelled = [xr.DataArray(v) for v in (*arrays.values(), *starts.values()) if isinstance(v, xr.DataArray)]
+    plain = {np.shape(v) for v in (*arrays.values(), *starts.values()) if _is_array(v) and not isinstance(v, xr.DataArray)}
+    if len(plain) > 1 or (plain and labelled):
+        raise ValueError(
+            f"params and x0 hold arrays of the shapes {sorted(plain)}{' beside DataArrays' if labelled else ''}; "
+            "give arrays of one shape, or DataArrays with named dims."
+        )
+    if labelled:
+        template = xr.broadcast(*labelled)[0]
+        dims = {str(d): int(n) for d, n in template.sizes.items()}
+        coords = {d: template.coords[d] for d in dims if d in template.coords}
+    else:
+        shape = plain.pop() if plain else ()
+        names = ("draw",) if len(shape) == 1 else tuple(f"draw_dim_{i}" for i in range(len(shape)))
+        dims, coords = dict(zip(names, shape, strict=True)), {}
+        template = None
+    shape = tuple(dims.values())
+
+    def expand(value: Any) -> Any:
+        if template is None or not _is_array(value):
+            return value
+        return xr.DataArray(value).broadcast_like(template).transpose(*dims)
+
+    columns = [np.broadcast_to(np.asarray(expand(v), float), shape).ravel() for v in (*arrays.values(), *starts.values())]
+    n = int(np.prod(shape))
+    table = np.stack(columns, axis=1) if columns else np.empty((n, 0))
+    return np.ascontiguousarray(table[:, : len(arrays)]), np.ascontiguousarray(table[:, len(arrays) :]), dims, coords
+
+
+def _is_array(value: Any) -> bool:
+    return not isinstance(value, Variable) and np.ndim(value) > 0
+
+
+def _symbolic(system: System, record: TimeSeries, params: Mapping[str, Any], x0: Any, substeps: int | Literal["auto"]) -> Any:
+    """Differentiable outputs of one parameter set."""
+    theta = vector(check_params(system, params))
+    has_y = record.y is not None and record.output_matrix.shape[1] == len(system.outputs)
+    means, _ = initial_state(system, record, x0 if has_y or x0 is not None else 0.0, 0.0, hidden="zero")
+    start = vector(means)
+    try:
+        model: Model | None = Model.get_context(error_if_none=False)
+        values = evaluate_at_initial_point([theta, start], model)
+        chosen = run_substeps(system, record, values[0][None], values[1][None], substeps)
+    except MissingInputError as error:
+        if substeps == "auto":
+            raise ValueError(
+                "substeps='auto' needs values to judge the step at, and a variable among params or x0 has none here; give a "
+                "number of substeps, or call simulate inside the model that has the variable."
+            ) from error
+        chosen = substeps
+    inputs = rk4_inputs(record, chosen)
+    outputs, _ = rk4_recurrence(system)(theta, start[None], inputs.counts, inputs.substeps, inputs.samples)
+    n_y = len(system.outputs)
+    flat = n_y == 1 and (record.y is None or record.y.ndim == 1)
+    return outputs[:, 0] if flat else outputs[:, :n_y]

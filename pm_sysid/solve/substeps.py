@@ -1,0 +1,154 @@
+"""How many substeps a sampling interval needs: the fewest whose doubling hardly moves what they are for."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import pytensor
+
+from pm_sysid.arguments import among, shown, whole
+
+_log = logging.getLogger("pm_sysid")
+
+#: Substeps are not doubled beyond this.
+MOST = 32
+#: More than this many are a mistake.
+LIMIT = 10**6
+
+
+class SubstepWarning(UserWarning):
+    """The integration step is too coarse for the results to be trusted."""
+
+
+@dataclass(frozen=True)
+class StepChoice:
+    """How many substeps a sample an ODE filter takes, and why; made by :func:`set_substeps` and :func:`settle_substeps`.
+
+    Attributes
+    ----------
+    substeps : int
+        Filter steps in a sampling interval.
+    asked : int or "auto"
+        What was asked for: a number is obeyed, ``"auto"`` lets :func:`settle_substeps` take more.
+    where : str
+        Where the number was judged, in words.
+    error : float
+        By how much the log-likelihood of the record there still moves when the steps are refined, in nats: an estimate of the
+        integration error that is left. NaN where it could not be judged.
+    settled : bool
+        Whether that is small enough (less than 0.1).
+    """
+
+    substeps: int
+    asked: int | Literal["auto"]
+    where: str
+    error: float
+    settled: bool
+
+
+def checked_substeps(substeps: Any, whose: str = "") -> int | Literal["auto"]:
+    """A positive whole number, or ``"auto"``."""
+    if among(substeps, ("auto",)):
+        return "auto"
+    if not whole(substeps, 1, LIMIT):
+        raise ValueError(f"{whose}substeps is {shown(substeps)}; give a positive integer or 'auto'.")
+    return int(substeps)
+
+
+class Criterion(ABC):
+    """A quantity that must hardly change when the substeps are doubled."""
+
+    #: Change that is small enough.
+    tolerance: float
+    #: What the log says is counted, and who says it.
+    steps, who = "Runge-Kutta steps", ""
+    #: Substeps that are used where no doubling up to twice ``MOST`` changes little enough.
+    otherwise = 2 * MOST
+
+    @abstractmethod
+    def value(self, substeps: int) -> Any:
+        """Quantity at a number of substeps."""
+
+    @abstractmethod
+    def change(self, coarse: Any, fine: Any) -> float:
+        """By how much two values differ; infinite where neither is a number, since that is no sign of agreement."""
+
+    @abstractmethod
+    def too_coarse(self, substeps: int, change: float) -> str:
+        """Text of the warning about a number that was asked for."""
+
+    @abstractmethod
+    def unsettled(self, change: float) -> str:
+        """Text of the warning if even the last doubling changes too much."""
+
+    def reached(self, change: float) -> str:
+        """What the log adds to the number: where it was judged and what is left."""
+        return ""
+
+
+def settled_substeps(criterion: Criterion, substeps: int | Literal["auto"], first: int = 1) -> tuple[int, float]:
+    """The number asked for, checked by doubling it; or the fewest of ``first``, twice, four times ... it that will do.
+
+    A number will do if neither twice nor four times as many change much: coarse steps can be wrong in the same way twice.
+
+    Returns
+    -------
+    substeps : int
+    change : float
+        What still changes there.
+    """
+    if substeps != "auto":
+        change = criterion.change(criterion.value(substeps), criterion.value(2 * substeps))
+        if not change < criterion.tolerance:
+            warn(criterion.too_coarse(substeps, change))
+        return substeps, change
+    values: dict[int, Any] = {}
+
+    def changed(n: int, factor: int) -> float:
+        for m in (n, factor * n):
+            values[m] = values[m] if m in values else criterion.value(m)
+        return criterion.change(values[n], values[factor * n])
+
+    n = first
+    while True:
+        change = changed(n, 2)
+        if change < criterion.tolerance and 4 * n <= 2 * MOST:
+            change = max(change, changed(n, 4))
+        if change < criterion.tolerance:
+            _log.info("%ssubsteps='auto' chose %d %s a sample%s.", criterion.who, n, criterion.steps, criterion.reached(change))
+            return n, change
+        if 2 * n > MOST:
+            break
+        values.pop(n)
+        n *= 2
+    warn(criterion.unsettled(change))
+    return max(first, criterion.otherwise), change
+
+
+def warn(text: str) -> None:
+    """Warn at the line outside the package that led here."""
+    warnings.warn(text, SubstepWarning, skip_file_prefixes=(str(Path(__file__).parents[1]),))
+
+
+def in_words(change: float) -> str:
+    """A change as text."""
+    return f"{change:.3g}" if math.isfinite(change) else "no finite amount"
+
+
+def evaluate_at_initial_point(expressions: Any, model: pm.Model | None) -> list[np.ndarray]:
+    """Numbers for expressions of a model's variables at its initial point."""
+    if model is None:
+        return [np.asarray(e.eval()) for e in expressions]
+    mode = pytensor.compile.Mode(linker="py", optimizer=None)
+    values = model.replace_rvs_by_values(list(expressions))
+    function = pytensor.function(model.value_vars, values, on_unused_input="ignore", mode=mode)
+    point = model.initial_point(random_seed=0)
+    return list(function(**{v.name: point[v.name] for v in model.value_vars}))

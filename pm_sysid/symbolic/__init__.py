@@ -1,0 +1,1 @@
+"""The functions of a user as graphs of scalar operations, their derivatives, and their LaTeX."""

@@ -1,0 +1,287 @@
+"""Algebra on scalar graphs: building, folding, substituting.
+
+Every step of the package is a graph of PyTensor scalar operations. The functions here build such graphs without the
+clutter of ``x * 1`` and ``x + 0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytensor.scalar as ps
+import pytensor.scalar.basic as psb
+from pytensor import config
+from pytensor.graph.basic import Constant, Variable
+
+from pm_sysid.compat import io_toposort
+
+#: A node of a scalar graph, or a number known while the graph is built.
+type Scalar = Variable | float
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Build graphs without a stack trace on every node, which takes as long as building them; also a decorator."""
+    with config.change_flags(traceback__limit=0):
+        yield
+
+
+def constant(value: Any) -> Variable:
+    """Return ``value`` as a double-precision scalar constant."""
+    return ps.constant(float(value), dtype="float64")
+
+
+def symbol(name: str) -> Variable:
+    """Return a new double-precision scalar input."""
+    return ps.float64(name)
+
+
+def symbols(prefix: str, count: int) -> list[Variable]:
+    """Return ``count`` new scalar inputs named ``prefix0``, ``prefix1``, ..."""
+    return [symbol(f"{prefix}{i}") for i in range(count)]
+
+
+def as_variable(x: Scalar) -> Variable:
+    """Return a graph node for a node or a number."""
+    return x if isinstance(x, Variable) else constant(x)
+
+
+def is_number(x: Scalar, value: float | None = None) -> bool:
+    """Whether ``x`` is a number while the graph is built (and equals ``value``)."""
+    return not isinstance(x, Variable) and (value is None or x == value)
+
+
+def add(*terms: Scalar) -> Scalar:
+    """Sum that leaves out zeros and folds numbers."""
+    number, result = 0.0, None
+    for term in terms:
+        if isinstance(term, Variable):
+            result = term if result is None else result + term
+        else:
+            number += float(term)
+    if result is None:
+        return number
+    return result if number == 0.0 else result + constant(number)
+
+
+def mul(*factors: Scalar) -> Scalar:
+    """Product that leaves out ones, folds numbers, and is zero when a factor is."""
+    number, result = 1.0, None
+    for factor in factors:
+        if isinstance(factor, Variable):
+            # The derivative of PyTensor's product takes equal factors for one: a square must be a square.
+            result = factor if result is None else psb.sqr(factor) if result is factor else result * factor
+        else:
+            number *= float(factor)
+    if result is None or number == 0.0:
+        return number
+    if number == 1.0:
+        return result
+    return -result if number == -1.0 and result.type.dtype != "bool" else constant(number) * result
+
+
+def sub(a: Scalar, b: Scalar) -> Scalar:
+    """Return ``a - b``."""
+    if is_number(b, 0.0):
+        return a
+    if is_number(a, 0.0) or (isinstance(b, Variable) and b.type.dtype == "bool"):
+        return add(a, mul(-1.0, b))
+    return as_variable(a) - as_variable(b) if isinstance(a, Variable) or isinstance(b, Variable) else a - b
+
+
+def div(a: Scalar, b: Scalar) -> Scalar:
+    """Return ``a / b``."""
+    if is_number(a, 0.0) and not is_number(b, 0.0):
+        return 0.0
+    if is_number(b) and b != 0.0:
+        return mul(1.0 / b, a)  # type: ignore[operator]
+    if is_number(a) and is_number(b):
+        with np.errstate(all="ignore"):
+            return float(np.float64(a) / np.float64(b))
+    return as_variable(a) / as_variable(b)
+
+
+def dot(a: Iterable[Scalar], b: Iterable[Scalar]) -> Scalar:
+    """Inner product."""
+    return add(*(mul(x, y) for x, y in zip(a, b, strict=True)))
+
+
+def sqrt(x: Scalar) -> Scalar:
+    """Square root."""
+    return psb.sqrt(x) if isinstance(x, Variable) else float(np.sqrt(x))
+
+
+def switch(condition: Variable, yes: Scalar, no: Scalar) -> Variable:
+    """Return ``yes`` where the condition holds, else ``no``."""
+    return psb.switch(condition, as_variable(yes), as_variable(no))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# folding
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _power(x: Variable, exponent: float) -> Scalar | None:
+    """Small integer and half powers as products and square roots."""
+    if exponent == 0.5:
+        return sqrt(x)
+    if exponent != round(exponent) or abs(exponent) > 8:
+        return None
+    n = int(abs(exponent))
+    result: Scalar = 1.0
+    square: Variable = x
+    while n:
+        if n & 1:
+            result = mul(result, square)
+        n >>= 1
+        if n:
+            square = psb.sqr(square)
+    return result if exponent >= 0 else div(1.0, result)
+
+
+def _cast(x: Scalar, dtype: str) -> Scalar:
+    """Convert to another type as a number: steps compute in double precision only."""
+    if dtype == "float64" or not isinstance(x, Variable):
+        return x
+    if dtype == "bool":
+        return x if x.type.dtype == "bool" else psb.neq(x, constant(0.0))
+    if dtype.startswith(("int", "uint")):
+        return x if x.type.dtype == "bool" else psb.trunc(x)
+    raise NotImplementedError(f"a cast to {dtype} is not available in a recurrence, which computes in float64; leave it out.")
+
+
+def _fold(op: Any, args: list[Scalar]) -> Scalar | None:
+    """Return a simpler expression for ``op(*args)``, or None."""
+    if isinstance(op, CONDITIONS):
+        return fold_condition(op, args)
+    if all(not isinstance(a, Variable) for a in args):
+        with np.errstate(all="ignore"):
+            return float(op.impl(*(np.float64(a) for a in args)))
+    match op:
+        case psb.Identity():
+            return args[0]
+        case psb.Cast():
+            return _cast(args[0], op.o_type.dtype)
+        case psb.Second():
+            return args[1]
+        case psb.Add():
+            return add(*args)
+        case psb.Mul():
+            return mul(*args)
+        case psb.Sub():
+            return 0.0 if args[0] is args[1] else sub(*args)
+        case psb.TrueDiv():
+            return div(*args)
+        case psb.Reciprocal():
+            return div(1.0, args[0])
+        case psb.Neg():
+            return mul(-1.0, args[0])
+        case psb.Pow() if is_number(args[1]):
+            return _power(args[0], args[1])  # type: ignore[arg-type]
+        case psb.Switch():
+            if is_number(args[0]):
+                return args[1] if args[0] else args[2]
+            if args[1] is args[2] or (is_number(args[1]) and is_number(args[2]) and args[1] == args[2]):
+                return args[1]
+    return None
+
+
+CONDITIONS = (psb.AND, psb.OR, psb.XOR, psb.Invert)
+
+
+def fold_condition(op: Any, args: Sequence[Scalar]) -> Scalar | None:
+    """Value of a logical operation of which a side is known; None for anything else."""
+    if not isinstance(op, CONDITIONS):
+        return None
+    known = [bool(a) for a in args if not isinstance(a, Variable)]
+    open_ = [a for a in args if isinstance(a, Variable)]
+    if not known:
+        return None
+    if not open_:
+        if isinstance(op, psb.Invert):
+            return float(not known[0])
+        if isinstance(op, psb.XOR):
+            return float(known[0] != known[1])
+        return float(all(known) if isinstance(op, psb.AND) else any(known))
+    if isinstance(op, psb.XOR):
+        return psb.invert(open_[0]) if known[0] else open_[0]
+    decided = isinstance(op, psb.OR)
+    return float(decided) if known[0] == decided else open_[0]
+
+
+def simplify(outputs: Sequence[Scalar]) -> list[Scalar]:
+    """Fold constants, drop neutral elements and share equal sub-expressions; constant outputs come back as floats."""
+    known: dict[Variable, Scalar] = {}
+    table: dict[tuple[Any, ...], Variable] = {}
+    commutative = (psb.Add, psb.Mul)
+
+    def look_up(v: Variable) -> Scalar:
+        if v not in known:
+            known[v] = float(v.data) if isinstance(v, Constant) else v
+        return known[v]
+
+    def intern(v: Scalar) -> Scalar:
+        """Replace the freshly folded nodes of ``v`` by shared ones."""
+        if not isinstance(v, Variable):
+            return v
+        if isinstance(v, Constant):
+            return float(v.data)
+        if v.owner is None or v in canonical:
+            return v
+        args = [intern(a) for a in v.owner.inputs]
+        if isinstance(v.owner.op, psb.Neg) and isinstance(args[0], Variable) and args[0].owner is not None:
+            if isinstance(args[0].owner.op, psb.Neg):
+                return intern(args[0].owner.inputs[0])
+        if isinstance(v.owner.op, psb.Mul) and len(args) == 2 and args[0] is args[1]:
+            return intern(psb.sqr(as_variable(args[0])))
+        keys = [id(a) if isinstance(a, Variable) else float(a) for a in args]
+        if isinstance(v.owner.op, commutative):
+            keys.sort(key=repr)
+        key = (type(v.owner.op), getattr(v.owner.op, "o_type", None), *keys)
+        if key not in table:
+            same = all(a is i or not isinstance(a, Variable) for a, i in zip(args, v.owner.inputs, strict=True))
+            table[key] = v if same else v.owner.op(*(as_variable(a) for a in args))
+            canonical.add(table[key])
+        return table[key]
+
+    canonical: set[Variable] = set()
+    variables = [o for o in outputs if isinstance(o, Variable)]
+    for node in io_toposort([], variables):
+        args = [look_up(v) for v in node.inputs]
+        folded = _fold(node.op, args)
+        if folded is None:  # nothing to fold: the node itself, unless an argument has changed
+            same = all(a is v or isinstance(v, Constant) for a, v in zip(args, node.inputs, strict=True))
+            folded = node.outputs[0] if same else node.op(*(as_variable(a) for a in args))
+        known[node.outputs[0]] = intern(folded)
+    return [look_up(o) if isinstance(o, Variable) else float(o) for o in outputs]
+
+
+def substitute(outputs: Sequence[Scalar], replace: dict[Variable, Scalar]) -> list[Scalar]:
+    """Replace inputs of scalar expressions by other expressions or numbers."""
+    known: dict[Variable, Variable] = {k: as_variable(v) for k, v in replace.items()}
+    variables = [o for o in outputs if isinstance(o, Variable)]
+    for node in io_toposort(list(replace), variables):
+        known[node.outputs[0]] = node.op(*(known.get(v, v) for v in node.inputs))
+    return [known.get(o, o) if isinstance(o, Variable) else o for o in outputs]
+
+
+def evaluate(outputs: Sequence[Scalar], values: dict[Variable, float]) -> list[float]:
+    """Numbers for scalar expressions, with every input given (slow; for checks at construction)."""
+    known: dict[Variable, Any] = {k: np.float64(v) for k, v in values.items()}
+    with np.errstate(all="ignore"):
+        for node in io_toposort(list(values), [o for o in outputs if isinstance(o, Variable)]):
+            args = [v.data if isinstance(v, Constant) else known[v] for v in node.inputs]
+            known[node.outputs[0]] = node.op.impl(*args)
+    return [float(o if not isinstance(o, Variable) else o.data if isinstance(o, Constant) else known[o]) for o in outputs]
+
+
+def elementwise(function: Callable[..., Scalar], *arrays: Any) -> np.ndarray:
+    """Apply a function of scalars to broadcast object arrays."""
+    broadcast = np.broadcast_arrays(*(np.asarray(a, dtype=object) for a in arrays))
+    result = np.empty(broadcast[0].shape, dtype=object)
+    for index in np.ndindex(result.shape):
+        result[index] = function(*(b[index] for b in broadcast))
+    return result

@@ -1,0 +1,221 @@
+"""Fits from several starts, and from an initial state that nobody gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pm_sysid as sid
+from support.pem_cases import FILTER, FREE, GUESS, OSCILLATOR, TRUTH, fit, record
+
+#: A level that follows ``a**2``: two optima of the same height unless ``a`` is bounded.
+SQUARE = sid.System(
+    lambda t, x, u, p: u.F - (p.a**2 + p.b) * x.s,
+    states=("s",), inputs=("F",), params=("a", "b"), observe=lambda t, x, dx, u, p: x.s,
+)  # fmt: skip
+#: An output that is a sine of a parameter times time, whose errors have a local minimum for every cycle missed.
+TONE = sid.System(
+    lambda t, x, u, p: (x.v, -((6.28 * p.f) ** 2) * x.z), states=("z", "v"), params=("f",), observe=lambda t, x, dx, u, p: x.z
+)
+
+
+def tone(f: float = 1.0, noise: float = 0.05, seed: int = 0) -> sid.TimeSeries:
+    t = 0.05 * np.arange(200)
+    y = np.cos(6.28 * f * t) + noise * np.random.default_rng(seed).normal(size=t.size)
+    return sid.TimeSeries(t, None, y)
+
+
+def regression(data: sid.TimeSeries) -> tuple[np.ndarray, np.ndarray]:
+    """Initial state and offset rate of a drifting level by linear least squares, and their covariance."""
+    columns = np.stack([np.ones(len(data)), data.t - data.t[0]], axis=1)
+    found, (rss,), _, _ = np.linalg.lstsq(columns, data.y, rcond=None)
+    return found, rss / (len(data) - 2) * np.linalg.inv(columns.T @ columns)
+
+
+def test_default_start_is_that_of_linear_least_squares() -> None:
+    drift = sid.System(lambda t, x, u, p: p.rate, states=("s",), params=("rate",), observe=lambda t, x, dx, u, p: x.s)
+    t = 0.1 * np.arange(60)
+    data = sid.TimeSeries(t, None, 1.0 + 0.3 * t + 0.05 * np.random.default_rng(0).normal(size=60))
+    result = sid.fit_pem(drift, data, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=1))
+    found, cov = regression(data)
+    assert result.success and result.names == ["rate", "x0.s"]
+    np.testing.assert_allclose(result.x, found[::-1], rtol=1e-7)
+    np.testing.assert_allclose(result.cov, cov[::-1, ::-1], rtol=1e-7)
+
+
+def test_given_states_are_exact_and_others_estimated() -> None:
+    data = record(x0=(0.3, 0.0))
+    options: dict[str, Any] = {"predictor": FREE}
+    assert sid.fit_pem(OSCILLATOR, data, GUESS, x0=[0.3, 0.0], **options).names == ["k", "c"]
+    part = sid.fit_pem(OSCILLATOR, data, GUESS, x0={"z": 0.3}, **options)
+    assert part.names == ["k", "c", "x0.v"] and part.x0[0] == 0.3
+    both = sid.fit_pem(OSCILLATOR, [data, record(seed=1)], GUESS, x0=[{"z": 0.3}, [0.0, 0.0]], **options)
+    assert both.names == ["k", "c", "x0[0].v"]
+    uncertain = sid.fit_pem(OSCILLATOR, data, GUESS, predictor=FILTER, x0=sid.InitialState(P0=1.0))
+    assert uncertain.names == ["k", "c"]
+    read_off = sid.fit_pem(OSCILLATOR, data, GUESS, x0=sid.InitialState(estimate=False), **options)
+    assert read_off.names == ["k", "c"] and read_off.x0[1] != 0.0
+
+
+@pytest.mark.slow
+def test_hidden_states_start_at_zero_and_are_estimated() -> None:
+    lag = sid.System(
+        lambda t, x, u, p: (u.F - x.a, p.k * (x.a - x.b)), states=("a", "b"), inputs=("F",), params=("k",),
+        observe=lambda t, x, dx, u, p: x.b,
+    )  # fmt: skip
+    drive = record()
+    clean = sid.simulate(lag, drive.replace(y=None), {"k": 2.0}, x0=[0.7, 0.2], substeps=2)["y"].to_numpy()
+    data = drive.replace(y=clean + 0.01 * np.random.default_rng(0).normal(size=len(drive)))
+    result = sid.fit_pem(lag, data, {"k": 1.0}, predictor=FREE)
+    assert result.success and np.all(np.abs(result.x - [2.0, 0.7, 0.2]) < 4 * result.x_stderr)
+    with pytest.raises(ValueError, match=r"x0 is not given for the states \['a'\]"):
+        sid.fit_pem(lag, data, {"k": 1.0}, predictor=FREE, x0=sid.InitialState(estimate=False))
+
+
+@pytest.mark.slow
+def test_a_start_without_a_trace_is_not_searched_for() -> None:
+    """A state that neither moves the output nor another state: it is said, and the rest is as without it."""
+    spare = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.k * x.z - p.c * x.v, -x.w), states=("z", "v", "w"), inputs=("F",), params=("k", "c"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    result = sid.fit_pem(spare, record(), GUESS, predictor=FREE)
+    assert result.success and "nothing about the initial state x0.w (taken as 0)" in result.message
+    assert result.names == ["k", "c", "x0.z", "x0.v"] and np.isfinite(result.cov).all()
+    np.testing.assert_allclose(result.x, sid.fit_pem(OSCILLATOR, record(), GUESS, predictor=FREE).x, rtol=1e-6)
+    asked = sid.fit_pem(spare, record(), GUESS, predictor=FREE, x0=sid.InitialState(estimate=True))
+    assert not asked.success and "cannot tell ['x0.w']" in asked.message
+
+
+@pytest.mark.parametrize("objective", ["mse", "likelihood"])
+def test_noisy_starts_over_seeds(objective: Any) -> None:
+    """With every start read off noisy samples; the errors are as large as their standard errors say."""
+    scores = []
+    for seed in range(20):
+        data = record(seed=seed, x0=(0.4, -0.6), n=120, noise=0.05)
+        result = sid.fit_pem(OSCILLATOR, data, GUESS, predictor=FREE, objective=objective)
+        assert result.success
+        scores.append((result.x[:2] - list(TRUTH.values())) / result.x_stderr[:2])
+    assert np.abs(scores).max() < 4
+    assert 0.7 < np.sqrt(np.mean(np.square(scores))) < 1.3
+
+
+@pytest.mark.parametrize("guess", [{"k": 100.0, "c": 3.0}, {"k": 0.05, "c": 0.01}, {"k": 4.0, "c": 20.0}])
+def test_wrong_guesses_come_home(guess: dict[str, float]) -> None:
+    result, near = fit(guess=guess), fit()
+    assert result.success
+    np.testing.assert_allclose(result.x, near.x, rtol=1e-5)
+    np.testing.assert_allclose(result.cov, near.cov, rtol=1e-3)
+
+
+def test_one_seed_one_result() -> None:
+    data = tone()
+    first, again = (sid.fit_pem(TONE, data, {"f": 2.0}, predictor=FREE, random_seed=3) for _ in range(2))
+    np.testing.assert_array_equal(first.x, again.x)
+    assert first.message == again.message and first.nfev == again.nfev
+    # Whether 1 Hz is found from twice as much is a matter of luck; what is not found is not called a success.
+    for seed in range(8):
+        result = sid.fit_pem(TONE, data, {"f": 2.0}, predictor=FREE, random_seed=seed)
+        assert result.success == (abs(result.p["f"] - 1.0) < 0.01)
+
+
+def test_missed_cycles_are_local_minima() -> None:
+    """From 1.6 Hz a single search ends at a local minimum and says nothing; several starts find 1 Hz, and list the others."""
+    data = tone()
+    alone = sid.fit_pem(TONE, data, {"f": 1.6}, predictor=FREE, starts=1)
+    assert abs(alone.p["f"] - 1.0) > 0.1 and len(alone.optima) == 1
+    result = sid.fit_pem(TONE, data, {"f": 1.6}, predictor=FREE)
+    assert abs(result.p["f"] - 1.0) < 4 * result.stderr["f"] + 1e-3
+    assert len(result.optima) > 1 and result.optima[0].objective == result.fun
+    np.testing.assert_array_equal(result.optima[0].parameters, result.x)
+    values = [o.objective for o in result.optima]
+    assert values == sorted(values) and all(o.starts >= 1 for o in result.optima)
+    assert "starts ended here, others at objectives" in result.message
+
+
+def test_starts_may_be_given() -> None:
+    result = sid.fit_pem(TONE, tone(), {"f": 1.6}, predictor=FREE, starts=[{"f": 0.97}, {"f": 2.5}])
+    assert abs(result.p["f"] - 1.0) < 0.01 and sum(o.starts for o in result.optima) <= 3
+    for bad in ([{"g": 1.0}], [{"f": np.nan}], 0, 2.5, "many"):
+        with pytest.raises((TypeError, ValueError), match="starts"):
+            sid.fit_pem(TONE, tone(), {"f": 1.6}, predictor=FREE, starts=bad)
+
+
+@pytest.mark.slow
+def test_two_optima_as_good_are_doubted_and_a_bound_decides() -> None:
+    rng, t = np.random.default_rng(0), 0.1 * np.arange(150)
+    drive = sid.TimeSeries(t, rng.normal(size=150), None, inputs="F", intersample="zoh")
+    clean = sid.simulate(SQUARE, drive, {"a": 1.2, "b": 0.5}, x0=0.0, substeps=2)["y"].to_numpy()
+    data = drive.replace(y=clean + 0.01 * rng.normal(size=150))
+    options: dict[str, Any] = {"predictor": FREE, "x0": 0.0, "fixed": {"b": 0.5}}
+    both = sid.fit_pem(SQUARE, data, {"a": 1.0}, starts=[{"a": -1.0}], **options)
+    assert not both.success and "Another optimum is nearly as good (a = " in both.message
+    assert [round(abs(o.parameters[0]), 2) for o in both.optima] == [1.2, 1.2]
+    one = sid.fit_pem(SQUARE, data, {"a": 1.0}, bounds=({"a": 0.0}, {"a": 5.0}), **options)
+    assert one.success and abs(one.p["a"] - 1.2) < 4 * one.stderr["a"]
+    # A ridge is no list of optima: it is said that the record cannot tell.
+    ridge = sid.fit_pem(SQUARE, data, {"a": 1.0, "b": 0.1}, predictor=FREE, x0=0.0)
+    assert not ridge.success and "cannot tell ['a', 'b']" in ridge.message and "Another optimum" not in ridge.message
+
+
+def test_bounds_hold_for_every_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pm_sysid.pem.objective import SquaredErrors
+
+    seen: list[np.ndarray] = []
+    place = SquaredErrors.evaluate_many
+
+    def watched(self: SquaredErrors, points: np.ndarray) -> Any:
+        seen.extend(points)
+        return place(self, points)
+
+    monkeypatch.setattr(SquaredErrors, "evaluate_many", watched)
+    low, high = {"f": 0.5}, {"f": 3.0}
+    result = sid.fit_pem(TONE, tone(), {"f": 2.2}, predictor=FREE, bounds=(low, high))
+    assert abs(result.p["f"] - 1.0) < 0.01
+    tried = np.array(seen)[:, 0]
+    assert tried.min() >= 0.5 and tried.max() <= 3.0 and np.ptp(tried) > 0.5
+
+
+def test_an_impossible_guess_is_left_for_another_start() -> None:
+    """From -27 the first search has no value to start from, while starts that were given have."""
+    decay = sid.System(lambda t, x, u, p: -p.rate * x.s, states=("s",), params=("rate",), observe=lambda t, x, dx, u, p: x.s)
+    t = 0.1 * np.arange(100)
+    data = sid.TimeSeries(t, None, np.exp(-0.5 * t))
+    options: dict[str, Any] = {"predictor": sid.ExtendedKalman(substeps=4), "x0": 1.0}
+    assert sid.fit_pem(decay, data, {"rate": -300.0}, starts=1, **options).status == -2
+    result = sid.fit_pem(decay, data, {"rate": -300.0}, starts=[{"rate": 1.0}], **options)
+    assert result.success and abs(result.p["rate"] - 0.5) < 1e-5
+
+
+@pytest.mark.slow
+def test_steps_are_judged_again_at_the_optimum() -> None:
+    """A guess so slow that one step a sample would do is no reason to take one at the optimum."""
+    t = 0.2 * np.arange(150)
+    data = sid.TimeSeries(t, None, np.cos(3.0 * t) + 0.01 * np.random.default_rng(0).normal(size=150))
+    slow = sid.fit_pem(TONE, data, {"f": 0.02})
+    near = sid.fit_pem(TONE, data, {"f": 0.5})
+    assert near.success and abs(near.p["f"] - 3.0 / 6.28) < 4 * near.stderr["f"]
+    # From so far away the tone may be missed altogether: then that is said.
+    assert slow.substeps == near.substeps > 1 or (not slow.success and "explains nothing" in slow.message)
+    little = sid.fit_pem(TONE, data, {"f": 0.2})
+    assert little.substeps == near.substeps
+    np.testing.assert_allclose(little.x, near.x, rtol=1e-5)
+
+
+def test_a_right_model_scores_on_a_record_from_an_unknown_start() -> None:
+    """Speeds read off noisy samples used to cost half of the fit."""
+    result = sid.fit_pem(OSCILLATOR, record(noise=0.05), GUESS, predictor=FREE)
+    other = record(seed=7, x0=(0.5, -1.0), noise=0.05, n=60)
+    table = sid.compare_fits(result, {"training": record(noise=0.05), "test": other})
+    clean = record(seed=7, x0=(0.5, -1.0), noise=0.0, n=60)
+    reachable = sid.fit_percent(other.y, clean.y)
+    assert table.table.loc[("test", "y"), "fit"] > reachable - 1.0
+    assert "initial state on test: z, v estimated from the first 60 samples" in repr(table)
+    start = result.simulate(other).to_array().to_numpy()[0, 0]
+    assert abs(start - 0.5) < 0.1
+    # A filter that starts from what it is told needs the same.
+    filtered = sid.fit_pem(OSCILLATOR, record(noise=0.05), GUESS, predictor=FILTER)
+    ahead = filtered.predict(1, other)
+    assert "estimated" in ahead.attrs["x0"] and np.abs(filtered.innovations(other)["innovation"][:3]).max() < 0.2

@@ -1,0 +1,181 @@
+"""Sequential runs on hard posteriors, against exact answers over seeds: modes, a ridge, samples that exclude particles."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import arviz_stats
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+from scipy.special import logsumexp
+
+import pm_sysid as sid
+from pm_sysid.likelihood.target import Target
+from pm_sysid.sampling.smc.algorithm import Sequential
+from pm_sysid.sampling.smc.particle_state import SequentialState
+
+SEEDS = 20
+
+
+def run(sequential: Sequential, seed: int) -> SequentialState:
+    rng = np.random.default_rng(seed)
+    state = sequential.init(sequential.draw_prior(rng))
+    while not sequential.finished(state):
+        state = sequential.step(state, rng)
+    return state
+
+
+def three_modes(sigma: float) -> tuple[pm.Model, float]:
+    """Only squares of two parameters are measured, and a constraint removes one of four modes; evidence by quadrature."""
+    rng = np.random.default_rng(0)
+    T, cut = 100, -1.0
+    x = rng.uniform(-1, 1, T)
+    y = 1.0 + 0.5 * x + sigma * rng.standard_normal(T)
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Potential("cut", pm.math.switch(a + b > cut, 0.0, -np.inf))
+        pm.Normal("y", a**2 + b**2 * x, sigma, observed=y)
+    grid = np.linspace(0.8, 1.2, 1201), np.linspace(0.3, 1.0, 1201)
+    a2, b2 = np.meshgrid(grid[0] ** 2, grid[1] ** 2, indexing="ij")
+    squares = np.sum(y**2) - 2 * a2 * y.sum() - 2 * b2 * (x * y).sum() + a2**2 * T + 2 * a2 * b2 * x.sum() + b2**2 * (x @ x)
+    joint = -0.5 * squares / sigma**2 - T * np.log(sigma * np.sqrt(2 * np.pi)) - 0.5 * (a2 + b2) - np.log(2 * np.pi)
+    cell = np.log(np.diff(grid[0])[0] * np.diff(grid[1])[0])
+    return model, float(np.log(3) + logsumexp(joint) + cell - stats.norm.logsf(cut / np.sqrt(2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma", [0.1, 0.02])
+def test_three_modes_keep_their_shares_and_give_the_evidence(sigma: float) -> None:
+    model, exact = three_modes(sigma)
+    sequential = Sequential(Target(model, 1), 1000)
+    z, shares = [], []
+    for seed in range(SEEDS):
+        state = run(sequential, seed)
+        z.append((state.log_evidence - exact) / np.sqrt(state.variance))
+        x = state.particles.x
+        shares.append([np.mean((x[:, 0] * s > 0) & (x[:, 1] * t > 0)) for s, t in ((1, 1), (1, -1), (-1, 1))])
+    assert abs(np.mean(z)) < 4 / np.sqrt(SEEDS) and np.std(z, ddof=1) < 1.5
+    assert np.max(np.abs(np.mean(shares, axis=0) - 1 / 3)) < 0.02 and np.std(shares, axis=0).max() < 0.05
+
+
+@pytest.mark.slow
+def test_the_effective_draws_on_a_ridge_are_those_of_repeated_runs() -> None:
+    y = 1.0 + 0.3 * np.random.default_rng(0).standard_normal(100)
+    with pm.Model() as model:
+        a, b, c = pm.Normal("a"), pm.Normal("b"), pm.Normal("c")
+        pm.Normal("y", (a * b + c * 0.5) * np.ones(100), 0.3, observed=y)
+    sequential = Sequential(Target(model, 1), 1000)
+    clouds = [run(sequential, seed).particles.x for seed in range(40)]
+    reported = np.mean([[arviz_stats.ess(x[None, :, j], method="mean") for j in range(3)] for x in clouds], axis=0)
+    spread = np.var([x.mean(axis=0) for x in clouds], axis=0, ddof=1)
+    true = np.mean([x.var(axis=0) for x in clouds], axis=0) / spread
+    # The mean over directions: the scatter of 40 means tells a variance to a fifth.
+    assert 0.5 < np.mean(reported) / np.mean(true) < 2.0
+    assert np.mean(true) > 60
+
+
+@pytest.mark.parametrize("order", [[0.85, 0.3, 0.6], [0.6, 0.3, 0.85]])
+def test_a_sample_that_is_impossible_for_most_particles_is_taken_in(order: list[float]) -> None:
+    """Uniform measurements up to an unknown bound: the largest excludes all particles below it at once."""
+    with pm.Model() as model:
+        bound = pm.Uniform("bound", 0, 1)
+        pm.Uniform("y", 0, bound, observed=np.array(order))
+    exact, sequential = np.log((1 / 0.85**2 - 1) / 2), Sequential(Target(model, 1), 500)
+    z = []
+    for seed in range(SEEDS):
+        state = run(sequential, seed)
+        z.append((state.log_evidence - exact) / np.sqrt(state.variance))
+    assert abs(np.mean(z)) < 4 / np.sqrt(SEEDS) and np.std(z, ddof=1) < 1.8
+
+
+def test_a_sample_that_no_particle_explains_is_refused() -> None:
+    with pm.Model() as model:
+        bound = pm.Uniform("bound", 0, 1)
+        pm.Uniform("y", 0, bound, observed=np.array([0.5, 2.0]))
+    with pytest.raises(ValueError, match="every particle has a likelihood of zero at sample 1"):
+        run(Sequential(Target(model, 1), 100), 1)
+
+
+def statistics(**last: Any) -> xr.Dataset:
+    """Statistics of two chains of one stage."""
+    values = {
+        "time_index": 100.0, "log_evidence": -10.0, "log_evidence_se": 0.1, "log_product": -10.0, "log_product_se": 0.2,
+        "proposal_ess": 0.5, "pareto_k": 0.3, "memory": 0.1, "survivors": 900.0,
+    } | last  # fmt: skip
+    return xr.Dataset({k: (("chain", "stage"), np.broadcast_to(v, 2)[:, None].astype(float)) for k, v in values.items()})
+
+
+@pytest.mark.parametrize(
+    "last, said",
+    [
+        (dict(), None),
+        (dict(log_evidence=[-10.0, -12.0]), "differ by more than their errors"),
+        (dict(log_product=-5.0), "may be missing"),
+        (dict(log_product=-40.0), None),
+        (dict(log_product=-40.0, proposal_ess=[0.1, 0.4]), None),
+        (dict(log_product=-40.0, proposal_ess=0.1), "did not follow the posterior"),
+        (dict(log_product=-40.0, log_evidence=[-10.0, -12.0]), "did not follow the posterior"),
+        (dict(pareto_k=0.9), "Pareto k 0.90"),
+        (dict(memory=0.8), "hardly moved"),
+        (dict(survivors=3), "possible for 3 particles"),
+    ],
+)
+def test_the_evidence_says_what_speaks_against_it(last: dict[str, Any], said: str | None) -> None:
+    idata = xr.DataTree.from_dict({"sample_stats": statistics(**last)})
+    doubt = sid.log_evidence(idata).doubt
+    assert doubt == "" if said is None else said in doubt
+
+
+@pytest.mark.parametrize("middle, said", [(2.0, "differ by more than their errors"), (0.0, "are in different places")])
+def test_chains_that_found_different_modes_go_on_together(monkeypatch: pytest.MonkeyPatch, middle: float, said: str) -> None:
+    """Each chain begins in one of two modes, of unequal or equal evidence: both end with both, and so does the evidence."""
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        a = pm.Normal("a", middle, 3.0)
+        pm.Normal("y", a**2, 0.1, observed=9.0 + 0.1 * rng.standard_normal(50))
+    begun: list[int] = []
+
+    def one_side(self: Sequential, rng: np.random.Generator) -> Any:
+        start = draw_prior(self, rng)
+        begun.append(1)
+        side = start.x[:, 0] > 0 if len(begun) % 2 else start.x[:, 0] < 0
+        return start._replace(x=start.x[side][:2000])
+
+    draw_prior = Sequential.draw_prior
+    exact = sid.sample_ibis(1000, model=model, chains=2, cores=1, random_seed=1, progressbar=False)
+    assert sid.log_evidence(exact).doubt == ""
+    monkeypatch.setattr(Sequential, "draw_prior", one_side)
+    joined = sid.sample_ibis(1000, model=model, chains=2, cores=1, random_seed=1, progressbar=False)
+    shares = [float((e.posterior["a"] > 0).mean()) for e in (exact, joined)]
+    assert shares[1] == pytest.approx(shares[0], abs=0.05)
+    per_chain = (joined.posterior["a"] > 0).mean("draw").values
+    assert np.all(np.abs(per_chain - shares[0]) < 0.1)
+    evidence = sid.log_evidence(joined)
+    assert evidence.value == pytest.approx(sid.log_evidence(exact).value, abs=0.15)
+    assert said in evidence.doubt
+
+
+def test_a_run_that_goes_on_knows_the_mass_of_a_constrained_prior() -> None:
+    """The evidence of half the record and then the other half, under a constraint that cuts most of the prior away."""
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    y = 0.4 + np.random.default_rng(0).standard_normal(60)
+
+    def constrained(n: int) -> pm.Model:
+        with pm.Model() as model:
+            a = pm.Normal("a")
+            pm.Potential("cut", pm.math.switch(a > 0.2, 0.0, -np.inf))
+            pm.Normal("y", a, 1.0, observed=y[:n])
+        return model
+
+    options: dict[str, Any] = {"cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    half = sid.sample_ibis(500, model=constrained(30), chains=2, random_seed=1, **options)
+    found = sid.log_evidence(sid.extend(half, model=constrained(60), random_seed=2, **options))
+    mean, sd = y.sum() / 61, 61**-0.5
+    free = stats.multivariate_normal(np.zeros(60), np.eye(60) + 1.0).logpdf(y)
+    exact = free + stats.norm.logsf(0.2, mean, sd) - stats.norm.logsf(0.2)
+    assert abs(found.value - exact) < 4 * found.error + 0.1

@@ -1,0 +1,144 @@
+"""Systems, solvers, likelihoods and simulators, given nonsense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+import pm_sysid as sid
+from support.junk import Entry, finite, quiet
+
+#: One sample: then nothing has to be compiled to judge a step size.
+ONE = sid.TimeSeries([0.0], [1.0], [0.2], intersample="zoh")
+SHORT = sid.TimeSeries(np.arange(5) / 10, np.sin(np.arange(5.0)), np.cos(np.arange(5.0)), intersample="zoh")
+DUFFING = sid.models.duffing()
+PARAMS = {"m": 1.0, "c": 0.3, "k": 4.0, "k3": 0.5}
+START = {"z": 0.1, "v": 0.0}
+
+
+DECAY: dict[str, Any] = {
+    "dynamics": lambda t, x, u, p: -p.rate * x.level + u.flow,
+    "states": ("level",),
+    "inputs": ("flow",),
+    "params": ("rate",),
+    "observe": lambda t, x, dx, u, p: x.level,
+    "chains": True,
+}
+
+
+def decay(dynamics: Any, **arguments: Any) -> sid.System:
+    return sid.System(dynamics, **arguments)
+
+
+def likelihood(name: Any = "y", system: Any = DUFFING, data: Any = ONE, params: Any = PARAMS, **options: Any) -> Any:
+    with pm.Model() as model:
+        sid.ODEFilter(name, system, data, params, **options)
+    return model
+
+
+def simulator(name: Any = "y", system: Any = DUFFING, data: Any = ONE, params: Any = PARAMS, **options: Any) -> Any:
+    with pm.Model() as model:
+        sid.ODESimulator(name, system, data, params, **options)
+    return model
+
+
+def solved_by(solver: Any) -> Any:
+    """A likelihood with a solver: its numbers are checked when it is used."""
+
+    def call(**settings: Any) -> Any:
+        return likelihood(noise=0.1, x0=START, substeps=1, solver=solver(**settings))
+
+    return call
+
+
+def printed(settings: Any) -> bool:
+    """Settings of a predictor have a text; that their variances are positive and finite is checked by `fit_pem`."""
+    return len(repr(settings)) > 0
+
+
+def exchange(new_data: Any, model: Any = None) -> Any:
+    return sid.set_data(new_data, model)
+
+
+MODEL = likelihood(noise=0.1, x0=START, substeps=1, solver=sid.EK0(order=2, diffusion=1.0))
+
+
+def prior(guess: Any, sd: Any, prefix: Any) -> Any:
+    with pm.Model():
+        return sid.models.priors(guess, sd, prefix=prefix)
+
+
+M = sid.models
+ENTRIES: dict[str, Entry] = {
+    "System": Entry(
+        decay,
+        DECAY,
+        lambda s: len(repr(s)) > 0,
+        (ValueError, TypeError, AttributeError),
+        {"states": ("dynamics", "observe", "x"), "inputs": ("dynamics", "u"), "params": ("dynamics", "p")},
+    ),
+    "EK0": Entry(solved_by(sid.EK0), {"order": 2, "diffusion": "mle", "covariance": "auto"}),
+    "EK1": Entry(solved_by(sid.EK1), {"order": 2, "diffusion": 1.0, "covariance": "auto"}),
+    "ExtendedKalman": Entry(sid.ExtendedKalman, {"Q": 0.0, "R": 1.0, "substeps": 2}, printed),
+    "UnscentedKalman": Entry(
+        sid.UnscentedKalman, {"Q": 0.1, "R": 1.0, "substeps": 2, "alpha": 1.0, "beta": 0.0, "kappa": 0.0}, printed
+    ),
+    "ProbabilisticKalman": Entry(sid.ProbabilisticKalman, {"solver": sid.EK1(order=2), "R": 1.0, "substeps": 2}, printed),
+    "ODEFilter": Entry(
+        quiet(likelihood),
+        {
+            "name": "y",
+            "system": DUFFING,
+            "data": ONE,
+            "params": PARAMS,
+            "noise": 0.1,
+            "x0": START,
+            "x0_std": None,
+            "solver": sid.EK1(order=2),
+            "substeps": 1,
+            "likelihood": "filter",
+        },
+    ),
+    "ODESimulator": Entry(
+        quiet(simulator),
+        {
+            "name": "y",
+            "system": DUFFING,
+            "data": SHORT,
+            "params": PARAMS,
+            "noise": None,
+            "x0": START,
+            "substeps": 1,
+            "distance": "nmse",
+            "epsilon": 1.0,
+        },
+    ),
+    "set_substeps": Entry(sid.set_substeps, {"substeps": {"y": 2}, "model": MODEL}, names={"model": ("ODEFilter",)}),
+    "settle_substeps": Entry(
+        quiet(sid.settle_substeps),
+        {"at": {}, "model": MODEL, "points": 2, "where": "at the mode"},
+        names={"at": ("idata", "posterior"), "model": ("ODEFilter",)},
+    ),
+    "substeps_attrs": Entry(sid.substeps_attrs, {"model": MODEL}, lambda r: isinstance(r, dict)),
+    "set_data": Entry(exchange, {"new_data": {"y": ONE}, "model": MODEL}, names={"new_data": ("data", "ODEFilter")}),
+    "simulate": Entry(
+        sid.simulate,
+        {"system": DUFFING, "data": ONE, "params": PARAMS, "x0": START, "substeps": 1, "distance": None},
+        finite,
+    ),
+    "duffing": Entry(M.duffing, {"offset": False, "observe": "displacement"}),
+    "bouc_wen": Entry(M.bouc_wen, {"observe": "acceleration"}),
+    "cascaded_tanks": Entry(M.cascaded_tanks, {"h_s": 1e-3, "observe": "lower"}),
+    "coupled_tanks": Entry(M.coupled_tanks, {"h_s": 1e-3, "observe": "both"}),
+    "chain": Entry(
+        M.chain,
+        {"n": 2, "elements": {1: "cubic"}, "walls": "left", "forces": [1], "sensors": [2], "observe": "velocity", "v_s": 1e-3},
+    ),
+    "emps": Entry(M.emps, {"v_s": 1e-3}),
+    "freeplay": Entry(M.freeplay, {"observe": "displacement"}),
+    "priors": Entry(prior, {"guess": {"k": 4.0}, "sd": 0.5, "prefix": ""}),
+    "piecewise_map": Entry(M.piecewise_map, {"regions": 3, "offset": True}),
+    "piecewise_oscillator": Entry(M.piecewise_oscillator, {}),
+}

@@ -1,0 +1,158 @@
+"""The posterior in one call: which sampler it takes, what it says of itself, and that it is right where it is hard."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pm_sysid as sid
+from pm_sysid.inference import sample as module
+from pm_sysid.posterior.initial_state_check import InitialStateCheck
+from support import tiny
+
+QUIET: dict[str, Any] = {"random_seed": 1, "progressbar": False, "cores": 1, "chains": 2}
+
+
+def line() -> pm.Model:
+    """Conjugate: the mean has the posterior N(100 / 101 of the mean of y, 1 / 101)."""
+    y = 0.3 + np.random.default_rng(0).standard_normal(100)
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, 1.0, observed=y)
+    return model
+
+
+def two_modes() -> pm.Model:
+    """The sign of a is not measured; its prior prefers the positive one by exp(1.2) to one."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.6, 1.0)
+        pm.Normal("y", a**2, 0.1, observed=1.0 + 0.1 * np.random.default_rng(0).standard_normal(50))
+    return model
+
+
+def test_nuts_where_there_is_one_mode() -> None:
+    model = line()
+    idata = sid.sample(model, 500, **QUIET)
+    y = model.rvs_to_values[model["y"]].eval()
+    assert idata.attrs["method"] == "nuts" and idata.attrs["trusted"] == 1 and idata.attrs["modes"] == 1
+    assert idata.attrs["verdict"] == "Nothing is known against these draws." and "NUTS" in idata.attrs["choices"]
+    draws = idata.posterior["mu"].values
+    assert abs(draws.mean() - y.sum() / 101) < 4 * 0.1 / np.sqrt(300) and draws.std() == pytest.approx(101**-0.5, rel=0.15)
+
+
+def test_sequential_sampling_where_there_are_several() -> None:
+    idata = sid.sample(two_modes(), 1000, **QUIET)
+    assert idata.attrs["method"] == "ibis" and idata.attrs["modes"] == 2, idata.attrs
+    share = float((idata.posterior["a"] > 0).mean())
+    assert share == pytest.approx(1 / (1 + np.exp(-1.2)), abs=0.06)
+    assert sid.log_evidence(idata).doubt == ""
+
+
+def test_nuts_by_order_says_that_there_is_another_mode() -> None:
+    with pytest.warns(UserWarning, match="There are 2 modes, and NUTS stays in the one it starts in"):
+        idata = sid.sample(two_modes(), 300, method="nuts", **QUIET)
+    assert idata.attrs["trusted"] == 0 and "cannot be trusted" in idata.attrs["verdict"]
+
+
+def test_too_few_draws_are_said() -> None:
+    with pytest.warns(UserWarning, match="effective draws"):
+        idata = sid.sample(line(), 50, **QUIET)
+    assert idata.attrs["trusted"] == 0
+
+
+def test_a_funnel_is_not_trusted_or_left_to_sequential_sampling() -> None:
+    """Divergences: NUTS is given up, and what remains is right or says that it is not."""
+    with pm.Model() as model:
+        scale = pm.Normal("scale", 0, 3)
+        x = pm.Normal("x", 0, pm.math.exp(scale / 2), shape=5)
+        pm.Normal("y", x, 10.0, observed=np.zeros(5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        idata = sid.sample(model, 500, **QUIET)
+    wrong = abs(float(idata.posterior["scale"].std()) - 3.0) > 1.0
+    assert not (wrong and idata.attrs["trusted"])
+
+
+def test_warnings_of_the_mode_search_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worried(*args: Any, **options: Any) -> Any:
+        warnings.warn("the search has seen something", stacklevel=1)
+        return sid.find_mode(*args, **options)
+
+    monkeypatch.setattr(module, "find_mode", worried)
+    with pytest.warns(UserWarning, match="cannot be trusted.*the search has seen something"):
+        idata = sid.sample(line(), 500, **QUIET)
+    assert idata.attrs["trusted"] == 0 and "the search has seen something" in idata.attrs["choices"].splitlines()
+
+
+def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def never_enough(self: Any, at: Any, where: str) -> bool:
+        judged.append(where)
+        return where == "on the posterior"
+
+    monkeypatch.setattr(module._Run, "_more_steps", never_enough)
+    with pytest.warns(UserWarning, match="The posterior needs more steps than it was drawn with: sample again."):
+        idata = sid.sample(line(), 500, **QUIET)
+    assert judged == ["at the mode"] + ["on the posterior"] * 3 and idata.attrs["trusted"] == 0
+
+
+def test_a_mode_without_the_curvature_of_a_maximum_gets_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    best, other = sid.find_mode(two_modes(), random_seed=1, progressbar=False).modes
+    plain = np.exp(other.log_evidence - best.log_evidence)
+
+    def found(evidence: float) -> Any:
+        mode = sid.find_mode(two_modes(), random_seed=1, progressbar=False)
+        return replace(mode, modes=(mode.modes[0], replace(mode.modes[1], log_evidence=evidence)))
+
+    np.testing.assert_allclose(module._shares(found(other.log_evidence)), [1 / (1 + plain), plain / (1 + plain)])
+    np.testing.assert_allclose(module._shares(found(np.nan)), [0.5, 0.5])
+    np.testing.assert_allclose(module._shares(found(-np.inf)), [0.5, 0.5])
+    # It decides: two such modes are not left to NUTS, one without mass is.
+    for evidence, expected in ((np.nan, "ibis"), (best.log_evidence - 50.0, "nuts")):
+        monkeypatch.setattr(module, "find_mode", lambda *args, value=evidence, **options: found(value))
+        run = module._Run(two_modes(), 100, 100, 2, 1, 1, False)
+        run.prepare()
+        assert run.choice() == expected
+
+
+def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    cubic = sid.System(
+        lambda t, x, u, p: -p.rate * x.level**3, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    )
+    with pm.Model() as model:
+        params = {"rate": pm.LogNormal("rate", 0.0, 0.5)}
+        sid.ODEFilter("y", cubic, tiny.RECORD, params, noise=0.05, x0=1.0, x0_std=0.01, substeps=2)
+    rate = np.random.default_rng(1).normal(1.0, 0.05, (2, 100))
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw"), rate)})})
+    run = module._Run(model, 100, 100, 2, 1, 1, False)
+    assert run._initial_states(idata) == []
+    assert run.choices[0].startswith(
+        "the initial state of 'y' is marginalised linearised: With the initial state integrated out"
+    )
+    bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, 0.7, 1.0)
+    monkeypatch.setattr(module, "check_initial_state", lambda *args, **options: bad)
+    assert run._initial_states(idata) == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
+
+
+def test_one_seed_gives_one_result_that_can_be_saved(tmp_path: Any) -> None:
+    results = [sid.sample(line(), 600, **QUIET | {"cores": cores}) for cores in (1, 2)]
+    np.testing.assert_array_equal(*(r.posterior["mu"].values for r in results))
+    results[0].to_netcdf(tmp_path / "posterior.nc")
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="method is 'best'; give 'auto', 'nuts' or 'ibis'"):
+        sid.sample(line(), method="best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="draws is 0"):
+        sid.sample(line(), 0)
+    with pm.Model() as empty:
+        pm.Normal("x")
+    with pytest.raises(ValueError, match="no observed variable"):
+        sid.sample(empty)

@@ -1,0 +1,199 @@
+"""find_mode on posteriors that are known: several modes, impossible starts, edges, seeds, models without filters."""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+from scipy.stats import norm
+
+import pm_sysid as sid
+from pm_sysid.likelihood import mode as module
+from pm_sysid.likelihood.global_search import climb_all
+
+
+@pytest.fixture(autouse=True)
+def quickly_compiled():
+    """Models this small are not worth compiling."""
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
+
+
+def two_peaks(low: float = -4.0, high: float = 3.0, initval: float = -4.0) -> pm.Model:
+    """A broad peak with more of the posterior at ``high``, a higher and narrower one at ``low``, where the model starts."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0, initval=initval)
+        narrow = np.log(0.5) - 0.5 * ((x - low) / 0.05) ** 2
+        broad = np.log(0.3) - 0.5 * (x - high) ** 2
+        pm.Potential("peaks", pm.math.logaddexp(narrow, broad))
+    return model
+
+
+def masses(low: float = -4.0, high: float = 3.0) -> np.ndarray:
+    """Logarithms of the masses of the two peaks, by quadrature."""
+    x = np.linspace(-15, 15, 600_001)
+    step = x[1] - x[0]
+    prior = norm.pdf(x, 0, 3)
+    both = 0.3 * np.exp(-0.5 * (x - high) ** 2), 0.5 * np.exp(-0.5 * ((x - low) / 0.05) ** 2)
+    return np.log([np.sum(prior * part) * step for part in both])
+
+
+def test_the_mode_with_most_of_the_posterior_is_found_from_the_wrong_basin(caplog):
+    model = two_peaks()
+    assert sid.find_mode(model, prior_draws=0, progressbar=False).point[0] == pytest.approx(-4.0, abs=0.05)
+    with caplog.at_level(logging.INFO, "pm_sysid"):
+        mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    assert mode.converged and mode.point[0] == pytest.approx(2.7, abs=1e-3)
+    assert [len(m.point) for m in mode.modes] == [1, 1]
+    np.testing.assert_allclose([m.log_evidence for m in mode.modes], masses(), atol=1e-3)
+    assert mode.log_evidence == mode.modes[0].log_evidence and mode.modes[0].initvals["x"] == mode.initvals["x"]
+    said = f"2 modes; {mode.modes[0].searches} searches led to the best one"
+    assert said in mode.message and said in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_three_signs(seed):
+    """Two signs that the record cannot tell, of which a potential forbids one pair; exact evidences are equal."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, 200)
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b")
+        pm.Potential("cut", pm.math.switch(a + b > -1, 0.0, -np.inf))
+        pm.Normal("y", a**2 + b**2 * x, 0.1, observed=1 + 0.5 * x + 0.1 * rng.standard_normal(200))
+    mode = sid.find_mode(model, random_seed=seed, progressbar=False)
+    signs = sorted(tuple(np.sign(m.point).astype(int)) for m in mode.modes)
+    assert signs == [(-1, 1), (1, -1), (1, 1)]
+    assert np.ptp([m.log_evidence for m in mode.modes]) < 1e-3
+    assert sum(m.searches for m in mode.modes) <= 32
+
+
+def test_one_seed_gives_one_result():
+    first, again = (sid.find_mode(two_peaks(), random_seed=7, progressbar=False) for _ in range(2))
+    np.testing.assert_array_equal(first.point, again.point)
+    assert first.message == again.message and first.logp == again.logp
+
+
+def test_a_start_of_minus_infinity_is_left():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0)
+        pm.Potential("cut", pm.math.switch(x > 2, 0.0, -np.inf))
+        pm.Normal("y", x, 0.1, observed=4.0)
+    mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    assert mode.converged and mode.point[0] == pytest.approx(4.0 / (1 + 0.01 / 9))
+
+
+@pytest.mark.parametrize("prior_draws", [0, 100])
+def test_where_all_starts_are_impossible_an_error_says_what_to_do(prior_draws):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0)
+        pm.Potential("cut", pm.math.switch(x > 300, 0.0, -np.inf))
+    with pytest.raises(ValueError, match=r"minus infinity at the model's initial point.*give start="):
+        sid.find_mode(model, prior_draws=prior_draws, progressbar=False)
+    with pytest.raises(ValueError, match=r"minus infinity at start.*no mode to climb to"):
+        sid.find_mode(model, start={"x": 299.0}, prior_draws=prior_draws, progressbar=False)
+
+
+def test_an_edge_is_no_maximum_and_is_named():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0)
+        pm.Potential("cut", pm.math.switch(x > 3, 0.0, -np.inf))
+    with pytest.warns(UserWarning, match="no clear maximum.*edge of where the log posterior is finite"):
+        mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    assert not mode.converged and np.isnan(mode.log_evidence)
+
+
+def test_a_maximum_at_infinity_names_the_coordinate():
+    """An infinitely steep density towards zero noise: one sample, its own mean."""
+    with pm.Model() as model:
+        noise = pm.Uniform("noise", 0.0, 1.0)
+        mu = pm.Normal("mu", 0.0, 1.0)
+        pm.Normal("y", mu, noise, observed=[0.3, 0.3, 0.3])
+    with pytest.warns(UserWarning, match="noise_interval__.* ran away"):
+        assert not sid.find_mode(model, random_seed=1, progressbar=False).converged
+
+
+def test_a_higher_place_that_is_no_maximum_is_said():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0)
+        pm.Potential("two", pm.math.switch(x < -3, 50.0, -0.5 * (x - 2) ** 2))
+        pm.Potential("cut", pm.math.switch(x < -5, -np.inf, 0.0))
+    with pytest.warns(UserWarning, match=r"saw a log posterior of .* above that of the mode"):
+        mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    assert mode.converged and mode.point[0] == pytest.approx(2 / (1 + 1 / 9))
+
+
+def test_a_prior_that_cannot_be_drawn_from_leaves_one_start(caplog):
+    with pm.Model() as model:
+        x = pm.Flat("x")
+        pm.Normal("y", x, 1.0, observed=[1.0, 3.0])
+    with caplog.at_level(logging.INFO, "pm_sysid"):
+        mode = sid.find_mode(model, progressbar=False)
+    assert mode.converged and mode.point[0] == pytest.approx(2.0)
+    assert "one search, from the model's initial point" in caplog.text and "cannot be drawn from" in caplog.text
+
+
+def test_a_likelihood_that_is_one_number_is_searched_globally_as_well():
+    """``Target`` refuses it, since it has no samples to take in one after the other."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0, shape=2, initval=[-2.0, -2.0])
+        pm.MvNormal("y", x**2 + 0.3 * x, cov=0.01 * np.eye(2), observed=[4.6, 4.6])
+    mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    assert len(mode.modes) == 4 and mode.point == pytest.approx([2.0, 2.0], abs=0.01)
+
+
+def test_interruption_after_a_mode_was_found_keeps_it(monkeypatch):
+    """Ctrl-C in the second round of searches."""
+    rounds = []
+
+    def interrupted(*args):
+        rounds.append(args)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        return climb_all(*args)
+
+    monkeypatch.setattr("pm_sysid.likelihood.mode.climb_all", interrupted)
+    with pytest.warns(UserWarning, match="was interrupted; this is the best mode so far"):
+        mode = sid.find_mode(two_peaks(), random_seed=1, progressbar=False)
+    assert mode.converged and mode.point[0] == pytest.approx(2.7, abs=1e-3)
+
+
+def test_interruption_before_anything_was_found_is_passed_on(monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "possible_draws", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sid.find_mode(two_peaks(), progressbar=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prior_draws": -1}, r"prior_draws is -1; give a whole number"),
+        ({"prior_draws": 2.5}, r"prior_draws is 2\.5"),
+        ({"starts": 0}, r"starts is 0; give a positive whole number"),
+    ],
+)
+def test_bad_numbers_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        sid.find_mode(two_peaks(), **options)
+
+
+def test_discrete_and_empty_models_are_refused():
+    with pm.Model() as model:
+        pm.Poisson("n", 3.0)
+    with pytest.raises(ValueError, match=r"\['n'\] are discrete"):
+        sid.find_mode(model)
+    with pytest.raises(ValueError, match="no free variables"):
+        sid.find_mode(pm.Model())
+
+
+def test_a_draw_that_makes_a_matrix_impossible_does_not_end_the_batch():
+    """A covariance that is positive definite for some draws only."""
+    with pm.Model() as model:
+        r = pm.Normal("r", 0.0, 1.0)
+        covariance = pm.math.stack([pm.math.stack([1.0, r]), pm.math.stack([r, 1.0])])
+        pm.MvNormal("y", [0.0, 0.0], cov=covariance, observed=[[1.0, 0.8], [-0.5, -0.7], [0.3, 0.6]])
+    mode = sid.find_mode(model, prior_draws=40, starts=4, random_seed=1, progressbar=False)
+    assert mode.converged and 0.5 < mode.point[0] < 1

@@ -1,0 +1,76 @@
+"""Draws of a prior that potentials thin out: one limit and the same errors, whichever way the draws are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pm_sysid.likelihood import prior_draws
+from pm_sysid.likelihood.coordinates import Coordinates
+from pm_sysid.likelihood.prior_draws import Prior, draw_prior
+
+type Draw = Callable[[pm.Model, int], np.ndarray]
+
+
+def together(model: pm.Model, draws: int) -> np.ndarray:
+    return draw_prior(Coordinates(model), draws, 1)[:, 0]
+
+
+def one_by_one(model: pm.Model, draws: int) -> np.ndarray:
+    return Prior(model).draw(draws, np.random.default_rng(1))["x"]
+
+
+WAYS = pytest.mark.parametrize("draw", [together, one_by_one])
+
+
+def constrained(potential: Callable[[pm.Distribution], pm.Distribution]) -> pm.Model:
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Potential("constraint", potential(x))
+        pm.Normal("y", x, observed=np.zeros(3))
+    return model
+
+
+@WAYS
+@pytest.mark.parametrize("draws", [1, 3])
+def test_constraints_that_no_draw_obeys_are_refused_at_the_limit(
+    draw: Draw, draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prior_draws, "TRIED_TOGETHER", 200)
+    monkeypatch.setattr(prior_draws, "TRIED_ONE_BY_ONE", 200)
+    never = constrained(lambda x: pm.math.switch(x > 50, 0.0, -np.inf))
+    with pytest.raises(ValueError, match=r"^0 of \d+ prior draws obey .* the constraints contradict the priors"):
+        draw(never, draws)
+
+
+@WAYS
+def test_constraints_that_too_few_draws_obey_are_refused(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRIED_TOGETHER", "TRIED_ONE_BY_ONE"):
+        monkeypatch.setattr(prior_draws, name, 100)
+    monkeypatch.setattr(prior_draws, "TRIED_FOR_EACH", 2)
+    rare = constrained(lambda x: pm.math.switch(x > 1.5, 0.0, -np.inf))
+    with pytest.raises(ValueError, match=r"^[1-9]\d* of \d+ prior draws obey"):
+        draw(rare, 1000)
+
+
+@WAYS
+def test_draws_that_obey_are_as_many_as_asked_for(draw: Draw) -> None:
+    for draws in (1, 40):
+        found = draw(constrained(lambda x: pm.math.switch(x > 1.0, 0.0, -np.inf)), draws)
+        assert found.shape == (draws,) and found.min() > 1.0
+
+
+@WAYS
+def test_potentials_above_zero_are_refused(draw: Draw) -> None:
+    with pytest.raises(ValueError, match="at most zero"):
+        draw(constrained(lambda x: x**2), 5)
+
+
+@WAYS
+def test_impossible_parameters_of_a_potential_are_not_obeyed(draw: Draw) -> None:
+    """The log density of a scale below zero is minus infinity, not an error."""
+    found = draw(constrained(lambda x: pm.logp(pm.Normal.dist(0.0, x), 1.0)), 5)
+    assert found.min() > 0

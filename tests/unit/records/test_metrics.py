@@ -1,0 +1,95 @@
+"""Measures of fit: their formulas, missing samples, shapes and labels."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+
+from pm_sysid.records.metrics import fit_percent, nrmse, rmse
+
+rng = np.random.default_rng(0)
+Y, DRAWS = rng.normal(size=(50, 2)), rng.normal(size=(3, 4, 50, 2))
+
+
+def formula_rmse(y, yhat):
+    return np.sqrt(np.mean((y - yhat) ** 2))
+
+
+def formula_nrmse(y, yhat):
+    return 100 * formula_rmse(y, yhat) / np.std(y)
+
+
+def formula_fit(y, yhat):
+    return 100 * (1 - np.linalg.norm(y - yhat) / np.linalg.norm(y - y.mean()))
+
+
+MEASURES = [(rmse, formula_rmse), (nrmse, formula_nrmse), (fit_percent, formula_fit)]
+
+
+@pytest.mark.parametrize(("measure", "formula"), MEASURES)
+def test_formula_of_every_draw_and_output(measure, formula):
+    y = Y.copy()
+    y[7, 0] = y[[0, 49], 1] = np.nan
+    value = measure(y, DRAWS)
+    assert value.shape == (3, 4, 2)
+    for output in range(2):
+        seen = ~np.isnan(y[:, output])
+        assert value[2, 1, output] == pytest.approx(formula(y[seen, output], DRAWS[2, 1, seen, output]))
+        assert_allclose(measure(y[:, output], DRAWS[..., output]), value[..., output])
+
+
+def test_one_prediction_gives_a_number():
+    assert rmse(Y[:, 0], DRAWS[0, 0, :, 0]).shape == () and isinstance(rmse([1.0, 2.0], [1, 1]), float)
+
+
+def test_perfect_and_mean_predictions():
+    assert (rmse(Y[:, 0], Y[:, 0]), nrmse(Y[:, 0], Y[:, 0]), fit_percent(Y[:, 0], Y[:, 0])) == (0, 0, 100)
+    assert fit_percent(Y[:, 0], np.full(50, Y[:, 0].mean())) == pytest.approx(0)
+
+
+def test_degenerate_records():
+    assert np.isnan(rmse([np.nan, np.nan], [1.0, 2.0]))
+    assert np.isnan(rmse([1.0, 2.0], [np.nan, 2.0]))
+    assert nrmse([1.0, 1.0], [1.0, 2.0]) == np.inf and np.isnan(nrmse([1.0, 1.0], [1.0, 1.0]))
+
+
+@pytest.mark.parametrize("time", ["time", "y_time"])
+@pytest.mark.parametrize("label_measured", [False, True])
+def test_labels(time, label_measured):
+    dims = ("chain", "draw", time, "output")
+    predicted = xr.DataArray(DRAWS, dims=dims, coords={time: np.arange(50) / 10, "output": ["a", "b"]})
+    measured = xr.DataArray(Y.T, dims=("output", "time"), coords={"output": ["a", "b"]}) if label_measured else Y
+    for measure, _ in MEASURES:
+        value = measure(measured, predicted)
+        assert value.dims == ("chain", "draw", "output") and value["output"].values.tolist() == ["a", "b"]
+        assert_allclose(value, measure(Y, DRAWS))
+    if label_measured:
+        assert_allclose(rmse(measured, predicted.transpose(time, ...)), rmse(Y, DRAWS).transpose(0, 1, 2))
+        assert_allclose(rmse(measured, DRAWS), rmse(Y, DRAWS))
+        assert_allclose(rmse(measured.sel(output="b"), predicted.sel(output="b")), rmse(Y, DRAWS)[..., 1])
+
+
+def labelled(values, *dims, **coords):
+    return xr.DataArray(values, dims=dims, coords=coords)
+
+
+@pytest.mark.parametrize(
+    ("measured", "predicted", "message"),
+    [
+        (Y[:, 0], DRAWS[..., :49, 0], r"predicted must have shape \(..., 50\) .* has \(3, 4, 49\)"),
+        (Y, DRAWS[..., 0], r"predicted must have shape \(..., 50, 2\) .* has \(3, 4, 50\)"),
+        (Y[0, 0], DRAWS, r"measured must have shape \(T,\) or \(T, n\), but has \(\)"),
+        (Y[:, 0], labelled(DRAWS[0, ..., 0], "draw", "x"), 'predicted must have one dimension called "time"'),
+        (labelled(Y[:, 0], "x"), DRAWS[..., 0], 'measured must have one dimension called "time"'),
+        (Y[:, 0], labelled(DRAWS[0, :, :49, 0], "draw", "time"), "predicted must have length 50 along 'time'"),
+        (labelled(Y, "time", "output"), labelled(Y[:, 0], "time"), "predicted must have the dimension 'output'"),
+        (
+            labelled(Y[:, 0], "time", time=np.arange(50)),
+            labelled(Y[:, 0], "time", time=np.arange(50) + 1),
+            "predicted must be at the times of measured",
+        ),
+    ],
+)
+def test_errors(measured, predicted, message):
+    with pytest.raises(ValueError, match=message):
+        rmse(measured, predicted)

@@ -1,0 +1,95 @@
+"""Sentences of a report: their levels at the thresholds, and the page that states these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pm_sysid.records.residual_tests import residual_tests
+from pm_sysid.reports import verdicts
+from pm_sysid.reports.diagnostics import Diagnostics
+
+PAGE = Path(__file__).parents[3] / "docs" / "how_to" / "report.md"
+RNG = np.random.default_rng(1)
+WHITE, INPUT = RNG.standard_normal((2, 2000))
+
+
+def level(*arguments, **options) -> str:
+    return verdicts.run("run", "y", *arguments, **options).level
+
+
+def found(r_hat: float, ess: float) -> Diagnostics:
+    one = np.array([1.0])
+    return Diagnostics(["k"], one, one, one, one, np.array([r_hat]), np.array([ess]), np.array([ess]))
+
+
+def test_the_page_states_the_thresholds_of_the_code() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    assert rows[2:] == ["| " + " | ".join(row) + " |" for row in verdicts.TABLE]
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.19, 1.5, 2.9, 5.0])
+@pytest.mark.parametrize("fit", [-20.0, 10.0, 33.0, 49.0, 60.0, 89.0, 99.0])
+@pytest.mark.parametrize("colour", ["is not white (80 % of lags outside the bounds)", None])
+def test_no_run_is_fine_whose_residuals_are_no_noise_or_unknown(ratio: float, fit: float, colour: str | None) -> None:
+    assert level(ratio, fit, 1.0, colour) != "good" and level(ratio, fit, None, colour) != "good"
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 1.19, 1.5, 5.0])
+@pytest.mark.parametrize("fit", [-20.0, 10.0, 33.0, 49.9])
+def test_no_poor_fit_is_fine_whatever_the_noise(ratio: float, fit: float) -> None:
+    assert level(ratio, fit, 1.0, "") != "good"
+
+
+def test_a_fair_fit_that_leaves_noise_is_fine() -> None:
+    assert level(1.0, 75.0, 1.0, "") == "good" and level(1.0, 75.0, 1.0) == "good"
+    assert level(1.5, 75.0, 1.0) == "look" and level(4.0, 95.0, 1.0) == "look" and level(4.0, 75.0, 1.0) == "bad"
+    swallowed = verdicts.run("run", "y", 1.0, 33.0, 1.0, "follows the input (correlation 0.5 at lag 1)")
+    assert swallowed.level == "bad" and "has taken up what the structure lacks" in swallowed.text
+
+
+def test_colour_in_words() -> None:
+    assert verdicts.coloured(residual_tests(WHITE, INPUT)) == ""
+    assert verdicts.coloured(residual_tests(WHITE[1:] + WHITE[:-1], INPUT[1:])).startswith("is not white")
+    assert verdicts.coloured(residual_tests(WHITE + INPUT, INPUT)).startswith("follows the input")
+
+
+def test_innovations_that_follow_the_input_are_not_called_white() -> None:
+    told = list(verdicts.residual("y", residual_tests(WHITE + 0.15 * INPUT, INPUT)))
+    assert [v.level for v in told] == ["look"] and "follow the input" in told[0].text
+    told = list(verdicts.residual("y", residual_tests(WHITE, INPUT)))
+    assert [v.level for v in told] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "r_hat, ess, expected",
+    [
+        (1.005, 900.0, ["good", "good"]),
+        (1.03, 900.0, ["look", "good"]),
+        (1.3, 900.0, ["bad", "good"]),
+        (1.005, 300.0, ["good", "look"]),
+        (1.005, 60.0, ["good", "bad"]),
+    ],
+)
+def test_convergence(r_hat: float, ess: float, expected: list[str]) -> None:
+    assert [v.level for v in verdicts.sampling(None, found(r_hat, ess))] == expected
+
+
+def test_a_stuck_chain_is_seen_beside_parameters_that_move() -> None:
+    one = np.ones(2)
+    both = Diagnostics(["k", "c"], one, one, one, one, np.array([1.0, np.nan]), np.array([900.0, np.nan]), one * 900)
+    first = next(verdicts.sampling(None, both))
+    assert first.level == "bad" and "draws of c do not vary" in first.text
+
+
+@pytest.mark.parametrize("doubt, expected", [("", "good"), ("One chain has not found the whole posterior.", "bad")])
+def test_an_evidence_that_its_sampler_doubts_is_not_called_good(doubt: str, expected: str) -> None:
+    dims = ("chain", "stage")
+    columns = {"log_evidence": (dims, np.array([[-3.0], [-3.1]])), "log_evidence_se": (dims, np.full((2, 1), 0.1))}
+    columns |= {"time_index": (dims, np.ones((2, 1))), "proposal_ess": (dims, np.full((2, 1), 0.5))}
+    idata = xr.DataTree.from_dict({"sample_stats": xr.Dataset(columns, attrs={"doubt": doubt})})
+    last = list(verdicts.sampling(idata, found(1.0, 900.0)))[-1]
+    assert last.level == expected and doubt in last.text

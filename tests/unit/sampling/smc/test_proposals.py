@@ -1,0 +1,60 @@
+"""Mixtures of t distributions: their densities, their draws, and how many components are fitted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pm_sysid.sampling.smc.proposals import Mixture, distinct
+
+EQUAL = np.full(1000, 1e-3)
+
+
+def three_modes(rng: np.random.Generator) -> np.ndarray:
+    centres = np.array([[1.0, 0.7], [1.0, -0.7], [-1.0, 0.7]])
+    return centres[rng.integers(3, size=1000)] + 0.01 * rng.standard_normal((1000, 2))
+
+
+def test_densities_are_those_of_scipy_and_have_the_mass_one() -> None:
+    rng = np.random.default_rng(1)
+    roots = np.array([[[0.5, 0.0], [0.2, 0.3]], [[1.0, 0.0], [0.0, 0.1]]])
+    mixture = Mixture(np.array([0.3, 0.7]), np.array([[0.0, 1.0], [2.0, -1.0]]), roots, 3.0)
+    x = rng.normal(size=(50, 2))
+    parts = [s * stats.multivariate_t(m, r @ r.T, df=3).pdf(x) for s, m, r in zip(*mixture[:3], strict=True)]
+    np.testing.assert_allclose(mixture.logpdf(x), np.log(sum(parts)), rtol=1e-12)
+    gaussian = mixture._replace(freedom=np.inf)
+    parts = [s * stats.multivariate_normal(m, r @ r.T).pdf(x) for s, m, r in zip(*mixture[:3], strict=True)]
+    np.testing.assert_allclose(gaussian.logpdf(x), np.log(sum(parts)), rtol=1e-12)
+    drawn = gaussian.draw(20000, rng)
+    np.testing.assert_allclose(drawn.mean(axis=0), [1.4, -0.4], atol=0.03)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_component_for_a_gaussian_and_three_for_three_modes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    one = Mixture.fit(rng.multivariate_normal([1.0, -2.0], [[1.0, 0.9], [0.9, 1.0]], 1000), EQUAL, 3.0, rng)
+    assert one.components == 1
+    x = three_modes(rng)
+    found = Mixture.fit(x, EQUAL, 3.0, rng)
+    assert found.components == 3
+    nearest = found.nearest(x)
+    assert {tuple(np.sign(x[nearest == k].mean(axis=0))) for k in np.unique(nearest)} == {(1, 1), (1, -1), (-1, 1)}
+
+
+def test_weights_count_as_copies_do() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(300, 2))
+    copies = rng.integers(1, 4, size=300)
+    weighted = Mixture.fit(x, copies / copies.sum(), 3.0, np.random.default_rng(1))
+    n = copies.sum()
+    copied = Mixture.fit(np.repeat(x, copies, axis=0), np.full(n, 1 / n), 3.0, np.random.default_rng(1))
+    np.testing.assert_allclose(weighted.means, copied.means, atol=1e-12)
+    rows, together = distinct(np.repeat(x, copies, axis=0), np.full(n, 1 / n))
+    assert len(rows) == 300 and together.sum() == pytest.approx(1.0)
+
+
+def test_particles_that_are_all_one_still_have_a_proposal() -> None:
+    rng = np.random.default_rng(1)
+    found = Mixture.fit(np.ones((100, 3)), np.full(100, 0.01), 3.0, rng)
+    assert found.components == 1 and np.isfinite(found.logpdf(found.draw(10, rng))).all()

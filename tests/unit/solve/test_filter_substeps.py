@@ -1,0 +1,160 @@
+"""The steps that ``"auto"`` chooses for a filter: enough where the posterior is, and not many more; where they are judged."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pm_sysid as sid
+from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.solve.filter_graph import Unknowns
+from pm_sysid.solve.filter_substeps import LogLikelihoodCriterion, nearest_unknowns
+from pm_sysid.solve.substeps import Criterion, settled_substeps
+
+HARE = [30, 47.2, 70.2, 77.4, 36.3, 20.6, 18.1, 21.4, 22, 25.4, 27.1, 40.3, 57, 76.6, 52.3, 19.5, 11.2, 7.6, 14.6, 16.2, 24.7]
+LYNX = [4, 6.1, 9.8, 35.2, 59.4, 41.7, 19, 13, 8.3, 9.1, 7.4, 8, 12.3, 19.5, 45.7, 51.1, 29.7, 15.8, 9.7, 10.1, 8.6]
+DECAY = sid.System(
+    lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+)
+
+
+def spiking() -> tuple[pm.Model, Unknowns]:
+    """FitzHugh and Nagumo's neuron: at rest in the middle of the prior."""
+    system = sid.System(
+        lambda t, x, u, p: (p.c * (x.V - x.V**3 / 3 + x.R), -(x.V - p.a + p.b * x.R) / p.c),
+        states=("V", "R"),
+        params=("a", "b", "c"),
+        observe=lambda t, x, dx, u, p: (x.V, x.R),
+    )
+    t, truth, x0 = np.arange(41) * 0.5, {"a": 0.2, "b": 0.2, "c": 3.0}, [-1.0, 1.0]
+    run = sid.simulate(system, sid.TimeSeries(t), truth, x0=x0)
+    y = np.stack([run["V"], run["R"]], axis=1) + 0.2 * np.random.default_rng(0).standard_normal((41, 2))
+    with pm.Model() as model:
+        p = {"a": pm.Normal("a", 0, 0.4), "b": pm.Normal("b", 0, 0.4), "c": pm.ChiSquared("c", 2)}
+        sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), p, noise=pm.HalfNormal("noise", 1), x0=x0)
+    return model, Unknowns([*truth.values()], [x0], np.zeros((1, 2)), [0.2, 0.2], np.ones(2))
+
+
+def hunting() -> tuple[pm.Model, Unknowns]:
+    """Hare and lynx, with the priors of Stan's case study: in their middle the populations die out."""
+    system = sid.System(
+        lambda t, x, u, p: ((p.alpha - p.beta * x.v) * x.u, (-p.gamma + p.delta * x.u) * x.v),
+        states=("u", "v"),
+        params=("alpha", "beta", "gamma", "delta"),
+        observe=lambda t, x, dx, u, p: (pt.log(x.u), pt.log(x.v)),
+    )
+    record = sid.TimeSeries(np.arange(21.0), None, np.log(np.c_[HARE, LYNX]))
+    middles = {"alpha": (1.0, 0.5), "beta": (0.05, 0.05), "gamma": (1.0, 0.5), "delta": (0.05, 0.05)}
+    with pm.Model() as model:
+        p = {name: pm.TruncatedNormal(name, *middle, lower=0) for name, middle in middles.items()}
+        start, noise = pm.LogNormal("start", np.log(10), 1, shape=2), pm.LogNormal("noise", -1, 1, shape=2)
+        sid.ODEFilter("y", system, record, p, noise=noise, x0={"u": start[0], "v": start[1]})
+    return model, Unknowns([0.55, 0.028, 0.80, 0.024], [[33.98, 5.95]], np.zeros((1, 2)), [0.25, 0.25], np.ones(2))
+
+
+@pytest.mark.parametrize("build", [spiking, hunting])
+def test_the_steps_are_enough_where_the_posterior_is_and_not_four_times_too_many(build, caplog) -> None:
+    with caplog.at_level(logging.INFO, "pm_sysid"):
+        model, posterior = build()
+    view = filter_view("y", model)
+    choice = view.op.grid.choice
+    errors = LogLikelihoodCriterion(view.problem, view.records(), [posterior], [view.measured()], "", 1.0)
+    exact = errors.value(128)
+    enough = next(n for n in (1, 2, 4, 8, 16, 32) if errors.change(errors.value(n), exact) < 0.1)
+    assert enough <= choice.substeps <= 2 * enough
+    assert enough > 1 and choice.settled and choice.asked == "auto"
+    said = f"y: substeps='auto' chose {choice.substeps} filter steps a sample, judged at the 8 of 512 prior draws"
+    assert said in caplog.text
+
+
+def decay(rate: Any, noise: Any, data: Any, **options: Any) -> pm.Model:
+    with pm.Model() as model:
+        settings: dict[str, Any] = {"solver": sid.EK0(order=1, diffusion=1.0), "x0": 1.0, "substeps": 1} | options
+        sid.ODEFilter("y", DECAY, data, {"rate": rate()}, noise=noise(), **settings)
+    return model
+
+
+def judged_at(model: pm.Model) -> tuple[list[Unknowns], str]:
+    view = filter_view("y", model)
+    return nearest_unknowns(view.problem, view.records(), view.unknowns, model)
+
+
+T = np.arange(40) * 0.02
+RECORD = sid.TimeSeries(T, None, np.exp(-3.0 * T) + 0.01 * np.cos(40 * T))
+TWO = [RECORD.replace(y=np.where(np.arange(40) % 3, RECORD.y, np.nan)), RECORD]
+
+
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+@pytest.mark.parametrize("data", [RECORD, TWO], ids=["one", "two, with gaps"])
+def test_draws_near_the_record_are_found(data) -> None:
+    points, where = judged_at(decay(lambda: pm.LogNormal("rate", 0.0, 1.5), lambda: pm.HalfNormal("noise", 5.0), data))
+    assert where == "at the 8 of 512 prior draws that come nearest to the record" and len(points) == 8
+    np.testing.assert_allclose([p.params[0] for p in points], 3.0, rtol=0.2)
+    assert all(0 < p.noise[0] < 0.1 for p in points)  # not the 3.4 that the prior expects
+
+
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+def test_where_nothing_can_be_drawn_the_initial_point_is_taken() -> None:
+    model = decay(lambda: pm.Flat("rate", initval=2.0), lambda: 0.1, RECORD)
+    (point,), where = judged_at(model)
+    assert where == "at the model's initial point" and point.params[0] == 2.0 and point.noise[0] == 0.1
+    (point,), where = judged_at(decay(lambda: 4.0, lambda: 0.1, RECORD))
+    assert where == "at the values given" and point.params[0] == 4.0
+
+
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+def test_an_initial_value_that_fits_is_among_the_points() -> None:
+    """No draw of this prior comes near the record."""
+    points, _ = judged_at(decay(lambda: pm.LogNormal("rate", np.log(300.0), 0.1, initval=3.0), lambda: 0.1, RECORD))
+    assert points[0].params[0] == pytest.approx(3.0)
+
+
+def test_a_single_sample_needs_no_steps() -> None:
+    view = filter_view("y", decay(lambda: 1.0, lambda: 0.1, sid.TimeSeries([0.0], None, [1.0]), substeps="auto"))
+    assert view.op.substeps == 1 and view.op.grid.choice.settled
+
+
+class Table(Criterion):
+    """Values by the number of steps."""
+
+    tolerance = 0.1
+
+    def __init__(self, *values: float) -> None:
+        self.values = dict(zip((1, 2, 4, 8, 16, 32, 64), values, strict=False))
+
+    def value(self, substeps: int) -> float:
+        return self.values[substeps]
+
+    def change(self, coarse: float, fine: float) -> float:
+        return abs(fine - coarse) if np.isfinite(fine - coarse) else np.inf
+
+    def too_coarse(self, substeps: int, change: float) -> str:
+        return f"{substeps} are too few"
+
+    def unsettled(self, change: float) -> str:
+        return f"still {change:.1f}"
+
+
+@pytest.mark.parametrize(
+    "values, chosen",
+    [
+        ((5.0, 5.01, 5.02), 1),
+        ((5.0, 5.01, 1.0, 1.0, 1.0), 4),  # wrong twice in the same way
+        ((np.nan, np.nan, np.nan, 3.0, 3.0, 3.0), 8),  # lost runs do not agree
+        ((1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 6.05), 32),
+    ],
+)
+def test_the_fewest_that_twice_and_four_times_as_many_confirm(values, chosen) -> None:
+    assert settled_substeps(Table(*values), "auto")[0] == chosen
+
+
+def test_what_does_not_settle_is_said() -> None:
+    with pytest.warns(sid.SubstepWarning, match=r"still 1\.0"):
+        assert settled_substeps(Table(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), "auto") == (64, 1.0)
+    with pytest.warns(sid.SubstepWarning, match="2 are too few"):
+        assert settled_substeps(Table(1.0, 2.0, 3.0), 2) == (2, 1.0)
