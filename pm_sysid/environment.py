@@ -1,12 +1,15 @@
-"""Import of PyTensor whatever ``OMP_NUM_THREADS`` says: it stops the import at a value that is not one integer.
+"""PyTensor as this package uses it: imported whatever ``OMP_NUM_THREADS`` says, and compiling to the same digits everywhere.
 
-OpenMP itself takes lists such as ``4,2``. The value is checked where threads are first used (``recurrence/threads.py``). A
-program that imports PyMC before this package meets PyTensor's own refusal.
+PyTensor stops its import at a value of ``OMP_NUM_THREADS`` that is not one integer; OpenMP itself takes lists such as ``4,2``.
+The value is checked where threads are first used (``recurrence/threads.py``). A program that imports PyMC before this package
+meets PyTensor's own refusal.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
+from typing import Any
 
 NAME = "OMP_NUM_THREADS"
 
@@ -26,3 +29,22 @@ def import_pytensor() -> None:
 
 
 import_pytensor()
+
+import pytensor  # noqa: E402
+
+
+def ieee_arithmetic() -> AbstractContextManager[Any]:
+    """Functions that are compiled inside round every operation as it is written.
+
+    PyTensor lets LLVM rearrange sums. How it does so depends on what it can inline: all that was compiled in this process, but
+    nothing that was loaded from the disk cache. A run would then depend, in the last digit, on the history of its process, and
+    the chains of one run on the processes they are in.
+    """
+    flags: AbstractContextManager[Any] = pytensor.config.change_flags(numba__fastmath=False)
+    return flags
+
+
+def compiled(inputs: Any, outputs: Any, **options: Any) -> Any:
+    """``pytensor.function`` in IEEE arithmetic; inputs that no output needs are allowed."""
+    with ieee_arithmetic():
+        return pytensor.function(inputs, outputs, on_unused_input="ignore", **options)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph import vectorize_graph
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import CheckParameterValue, join_nonshared_inputs, toposort
+from pm_sysid.environment import compiled
 from pm_sysid.idata import dataset
 
 
@@ -124,7 +124,7 @@ class Coordinates:
         batched = self.vectorised(values, particles)
         count = particles.shape[0]
         full = [for_each_particle(v.type.ndim, b, count) for b, v in zip(batched, values, strict=True)]
-        return [v.name for v in wanted], pytensor.function([particles], full, on_unused_input="ignore", trust_input=True)
+        return [v.name for v in wanted], compiled([particles], full, trust_input=True)
 
     def potential(self, particles: np.ndarray) -> np.ndarray:
         """Sum of the model's potentials (B,) for particles (B, d)."""
@@ -137,7 +137,7 @@ class Coordinates:
         model, particles = self.model, pt.dmatrix("particles")
         (batched,) = self.vectorised([checked(model.logp(vars=model.potentials, jacobian=False))], particles)
         full = for_each_particle(0, batched, particles.shape[0])
-        return pytensor.function([particles], full, on_unused_input="ignore", trust_input=True, mode="FAST_COMPILE")
+        return compiled([particles], full, trust_input=True, mode="FAST_COMPILE")
 
     @cached_property
     def _unconstrained_function(self) -> Any:
@@ -148,7 +148,7 @@ class Coordinates:
             transform = model.rvs_to_transforms[rv]
             forward.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
         batched = vectorize_graph(forward, inputs)
-        return pytensor.function(list(inputs.values()), batched, on_unused_input="ignore", trust_input=True)
+        return compiled(list(inputs.values()), batched, trust_input=True)
 
 
 def checked(output: Variable) -> Variable:

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 import xarray as xr
 
 from pm_sysid.arguments import among, count, shown, whole
+from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of, posterior_of
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
@@ -283,7 +284,7 @@ def _unknowns(view: FilterView, points: Sequence[Sequence[np.ndarray]]) -> list[
     """Numbers for what a filter depends on, at values of the free variables."""
     graphs = [pt.as_tensor_variable(v) for v in view.unknowns]
     mode = pytensor.compile.Mode(linker="py", optimizer=None)
-    function = pytensor.function(view.model.free_RVs, graphs, on_unused_input="ignore", mode=mode)
+    function = compiled(view.model.free_RVs, graphs, mode=mode)
     return [Unknowns(*function(*point)) for point in points]
 
 

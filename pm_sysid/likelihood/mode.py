@@ -12,6 +12,7 @@ import numpy as np
 import pymc as pm
 
 from pm_sysid.arguments import flag, seed, shown, whole
+from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.descent import Batch
 from pm_sysid.likelihood.filter_steps import refined, substeps_attrs
@@ -99,7 +100,8 @@ class Mode:
 
     def nuts(self, **options: Any) -> Any:
         """NUTS step method with this covariance as its (fixed) mass matrix; inside a model context."""
-        return pm.NUTS(scaling=self.covariance, is_cov=True, **options)
+        with ieee_arithmetic():
+            return pm.NUTS(scaling=self.covariance, is_cov=True, **options)
 
 
 def find_mode(

@@ -19,6 +19,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import number
 from pm_sysid.compat import NoneTypeT, SimulatorRV
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import for_each_particle
 from pm_sysid.likelihood.distances import distance_of, gaussian_kernel
 from pm_sysid.likelihood.simulator_function import FloatArray, Simulation
@@ -219,9 +220,7 @@ class BatchDistance:
     @cached_property
     def _function(self) -> Callable[..., list[FloatArray]]:
         outputs = [p for graphs in self.parameters for p in graphs]
-        function: Callable[..., list[FloatArray]] = pytensor.function(
-            list(self.inputs.values()), outputs, on_unused_input="ignore"
-        )
+        function: Callable[..., list[FloatArray]] = compiled(list(self.inputs.values()), outputs)
         return function
 
     def __reduce__(self) -> tuple[Callable[[bytes], BatchDistance], tuple[bytes]]:

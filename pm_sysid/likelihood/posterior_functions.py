@@ -18,6 +18,7 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import ParameterValueError, join_nonshared_inputs
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked
 from pm_sysid.likelihood.filter_view import value_of
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp
@@ -121,7 +122,7 @@ class PosteriorFunctions:
     def _compiled_values(self) -> Any:
         particles = pt.dmatrix("particles")
         batched = self.coordinates.vectorised([checked(self.model.logp())], particles)
-        return pytensor.function([particles], batched, on_unused_input="ignore", trust_input=True)
+        return compiled([particles], batched, trust_input=True)
 
     def _tempered(self) -> tuple[Variable, list[Variable]]:
         """Log posterior, and what is added to the diffusions of ``views`` in it."""
@@ -134,14 +135,14 @@ class PosteriorFunctions:
         graph, added = self._tempered()
         (value,) = self.coordinates.vectorised([graph], particles)
         gradient = pytensor.grad(value.sum(), particles, disconnected_inputs="ignore")
-        return pytensor.function([particles, *added], [value, gradient], on_unused_input="ignore", trust_input=True)
+        return compiled([particles, *added], [value, gradient], trust_input=True)
 
     def _compiled_gradient(self) -> Any:
         """Of one point, in a batch of its own."""
         graph, added = self._tempered()
         (value,), point = join_nonshared_inputs(self.coordinates.point, [graph], self.model.value_vars)
         gradient = pytensor.grad(value, point, disconnected_inputs="ignore")
-        function = pytensor.function([point, *added], [value, gradient], on_unused_input="ignore", trust_input=True)
+        function = compiled([point, *added], [value, gradient], trust_input=True)
 
         def row(points: np.ndarray, *more: np.ndarray) -> list[np.ndarray]:
             value, gradient = function(points[0], *more)
@@ -152,12 +153,12 @@ class PosteriorFunctions:
     def _compiled_diffusions(self) -> Any:
         particles = pt.dmatrix("particles")
         batched = self.coordinates.vectorised([checked(g) for g in calibrated_diffusions(self.views)], particles)
-        return pytensor.function([particles], batched, on_unused_input="ignore", trust_input=True)
+        return compiled([particles], batched, trust_input=True)
 
     def _compiled_free(self) -> tuple[list[str], Any]:
         names = [v.name for v in self.model.free_RVs]
         wanted = [v for v in self.model.unobserved_value_vars if v.name in names]
-        function = pytensor.function(self.model.value_vars, wanted, on_unused_input="ignore")
+        function = compiled(self.model.value_vars, wanted)
         return [v.name for v in wanted], function
 
     # -- sizes --------------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import join_nonshared_inputs, toposort
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import checked
 from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
 from pm_sysid.recurrence.op import Recurrence
@@ -85,7 +85,7 @@ class Prefix:
             part = term[:reach]
             samples = samples + part.sum(axis=tuple(range(1, part.type.ndim)))
         outputs = [prior, samples[:n].sum(), samples[n:]]
-        return pytensor.function([q, n, reach, diffusion_samples], outputs, on_unused_input="ignore", trust_input=True)
+        return compiled([q, n, reach, diffusion_samples], outputs, trust_input=True)
 
     def diffusion_samples(self, n: int) -> int:
         """Return the number of samples by which diffusions are calibrated when the likelihood has the first ``n``."""

@@ -19,6 +19,7 @@ from pytensor.graph import ancestors, clone_replace
 from pytensor.graph.basic import Apply, Variable
 
 from pm_sysid.arguments import shown, whole
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked, model_of
 from pm_sysid.likelihood.filter_rv import ODEFilterRV
 from pm_sysid.likelihood.prior_draws import draw_prior
@@ -183,7 +184,7 @@ class Target:
     # -- compiled pieces ----------------------------------------------------------------------------------------------
 
     def _compile(self, inputs: Sequence[Variable], outputs: Any) -> Any:
-        return pytensor.function(list(inputs), outputs, on_unused_input="ignore", trust_input=True)
+        return compiled(list(inputs), outputs, trust_input=True)
 
     def _threaded(self, outputs: Sequence[Variable]) -> list[Variable]:
         """Take the number of threads from an input; by name, since an unpickled graph has a variable of its own."""

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph import vectorize_graph
 from scipy.special import logsumexp
 from scipy.stats import chi2, multivariate_t, norm, qmc
 
 from pm_sysid.arguments import count
+from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
@@ -175,12 +175,12 @@ class Integral:
         linearised, _ = problem.run(view.y, unknowns, data)
         diffusion = problem.calibrate(unknowns, data) if problem.calibrated else unknowns.diffusion
         known = [pt.sum(linearised), unknowns.x0, unknowns.x0_std, diffusion]
-        self.known = pytensor.function(variables, known, on_unused_input="ignore")
+        self.known = compiled(variables, known)
         given = Problem(problem.system, replace(problem.form, free=()), False)
         x0, many, value = pt.dmatrix("x0"), pt.dtensor3("x0_many"), pt.dvector("diffusion")
         exact, _ = given.run(view.y, unknowns._replace(x0=x0, diffusion=value), data)
-        self.exact: Callable[..., np.ndarray] = pytensor.function(
-            [*variables, value, many], vectorize_graph(exact.sum(axis=1), {x0: many}), on_unused_input="ignore"
+        self.exact: Callable[..., np.ndarray] = compiled(
+            [*variables, value, many], vectorize_graph(exact.sum(axis=1), {x0: many})
         )
         uniform = qmc.Sobol(len(self.free) + 1, seed=1).random(POINTS)
         normal = norm.ppf(uniform[:, 1:])

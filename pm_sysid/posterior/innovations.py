@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import xarray as xr
 
+from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
 
@@ -43,7 +43,7 @@ def innovations(idata: Any, name: str | None = None, *, draws: int | None = None
     view = filter_view(name, model)
     free = view.model.free_RVs
     outputs, _ = view.problem.run(view.y, view.unknowns, view.data, "innovations")
-    function = pytensor.function(free, outputs, on_unused_input="ignore")
+    function = compiled(free, outputs)
     results = np.stack([function(*point) for point in points_of(idata, free, draws)])
     time = view.model.coords.get(f"{view.name}_time")
     coords: dict[str, Any] = {"output": list(view.system.outputs)}

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
-import pytensor
 import xarray as xr
 from pytensor.graph import ancestors
 
 from pm_sysid.arguments import count, flag, seed
+from pm_sysid.environment import compiled
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import filter_view
@@ -216,7 +216,7 @@ class Source:
         if missing := [v.name for v in needed if v.name not in self.posterior]:
             have = sorted(map(str, self.posterior))
             raise ValueError(f"idata has no values of {missing}, which the system depends on; it has {have}.")
-        function = pytensor.function(needed, variables, on_unused_input="ignore")
+        function = compiled(needed, variables)
         columns = []
         for v in needed:
             draws = self.posterior[v.name].transpose("chain", "draw", ...).to_numpy().astype(v.dtype)

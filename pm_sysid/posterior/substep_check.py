@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from pm_sysid.arguments import count
+from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import filter_view
@@ -123,7 +123,7 @@ def check_substeps(
 
     arrays = RecordData.symbolic()
     loglik, _ = problem.run(view.y, view.unknowns, arrays)
-    function = pytensor.function([*model.free_RVs, *arrays], pt.sum(loglik), on_unused_input="ignore")
+    function = compiled([*model.free_RVs, *arrays], pt.sum(loglik))
     sums = []
     for substeps in (coarse, fine):
         known = problem.data(records, substeps)

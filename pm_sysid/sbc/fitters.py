@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import xarray as xr
 
 from pm_sysid.arguments import among, count
 from pm_sysid.compat import CpuLeapfrogIntegrator, QuadPotentialFull, logp_dlogp, replace_rng_nodes
+from pm_sysid.environment import compiled
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import best_peak
@@ -190,7 +190,7 @@ class PEMRefit:
         prior = Prior(model)
         free = prior.draw(2, np.random.default_rng(0))
         graphs = [unknowns.params, unknowns.x0, unknowns.x0_std, unknowns.noise]
-        function = pytensor.function(model.free_RVs, replace_rng_nodes(graphs), on_unused_input="ignore")
+        function = compiled(model.free_RVs, replace_rng_nodes(graphs))
         found = [function(*(free[rv.name][i] for rv in model.free_RVs)) for i in range(2)]
         if any(not np.array_equal(*states) for states in zip(*(f[1:3] for f in found), strict=True)) or np.any(found[0][2]):
             raise ValueError("fit='pem' takes initial states that are known numbers; the model's are uncertain.")

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 
 from pm_sysid.arguments import seed_sequence, words
 from pm_sysid.compat import SimulatorRV, array_stats
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked
 from pm_sysid.likelihood.prior_draws import Prior
 
@@ -42,7 +42,7 @@ class Quantities:
             particles = pt.dmatrix("particles")
             total = checked(model.logp(vars=model.observed_RVs, jacobian=False))
             (batched,) = self.coordinates.vectorised([total], particles)
-            self._function = pytensor.function([particles], batched, on_unused_input="ignore")
+            self._function = compiled([particles], batched)
 
     def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         """Table (draws, labels) of variables (draws, ...); with the log-likelihood of the data that the model has now."""

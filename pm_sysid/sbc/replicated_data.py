@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 from pytensor.compile import SharedVariable
 
 from pm_sysid.arguments import among
 from pm_sysid.compat import replace_rng_nodes
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.filter_rv import numbers_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.ode_filter import set_data
@@ -175,7 +175,7 @@ def _starts(model: pm.Model, filters: Sequence[str]) -> Any:
     """Compiled means and standard deviations of the initial states of filters, for values of the free variables."""
     unknowns = [filter_view(name, model).unknowns for name in filters]
     graphs = [matrix for u in unknowns for matrix in (u.x0, u.x0_std)]
-    return pytensor.function(model.free_RVs, replace_rng_nodes(graphs), on_unused_input="ignore") if graphs else None
+    return compiled(model.free_RVs, replace_rng_nodes(graphs)) if graphs else None
 
 
 def _values(variables: Iterable[SharedVariable]) -> list[tuple[SharedVariable, np.ndarray]]:

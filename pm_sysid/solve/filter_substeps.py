@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph import ancestors
 
+from pm_sysid.environment import compiled
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.substeps import (
@@ -48,7 +49,7 @@ def loglik_function(problem: Problem) -> Callable[..., Any]:
     unknowns = Unknowns(pt.dvector(), pt.dmatrix(), pt.dmatrix(), pt.dvector(), pt.dvector())
     data, measured = RecordData.symbolic(), pt.dmatrix("y")
     loglik, _ = problem.run(measured, unknowns, data)
-    function: Callable[..., Any] = pytensor.function([measured, *unknowns, *data], pt.sum(loglik), on_unused_input="ignore")
+    function: Callable[..., Any] = compiled([measured, *unknowns, *data], pt.sum(loglik))
     return function
 
 

@@ -15,6 +15,7 @@ import pymc as pm
 import pytensor
 
 from pm_sysid.arguments import among, shown, whole
+from pm_sysid.environment import compiled
 
 _log = logging.getLogger("pm_sysid")
 
@@ -149,6 +150,6 @@ def evaluate_at_initial_point(expressions: Any, model: pm.Model | None) -> list[
         return [np.asarray(e.eval()) for e in expressions]
     mode = pytensor.compile.Mode(linker="py", optimizer=None)
     values = model.replace_rvs_by_values(list(expressions))
-    function = pytensor.function(model.value_vars, values, on_unused_input="ignore", mode=mode)
+    function = compiled(model.value_vars, values, mode=mode)
     point = model.initial_point(random_seed=0)
     return list(function(**{v.name: point[v.name] for v in model.value_vars}))

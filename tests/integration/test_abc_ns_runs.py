@@ -159,7 +159,7 @@ print("the same")
 
 
 def test_processes_give_the_same_result() -> None:
-    """In a process of its own: what was compiled before in a process can move the last digits of its results."""
+    """To the last digit, although this process compiles what the others load from the disk cache."""
     script = PROCESSES.format(tests=str(Path(__file__).parents[1]))
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert found.stdout.split() == ["the", "same"], found.stdout + found.stderr

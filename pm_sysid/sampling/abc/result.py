@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph import vectorize_graph
 
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import model_dataset
 from pm_sysid.sampling.abc.population import Population, ProposalDistribution
 from pm_sysid.sampling.abc.unit_cube import Cube
@@ -123,7 +123,7 @@ def _deterministics(model: pm.Model, values: Sequence[np.ndarray]) -> dict[str, 
     many = {rv: pt.tensor(rv.name, dtype="float64", shape=(None,) * (rv.type.ndim + 1)) for rv in model.free_RVs}
     wanted = list(model.deterministics)
     batched = vectorize_graph(wanted, many)
-    function = pytensor.function(list(many.values()), batched, on_unused_input="ignore")
+    function = compiled(list(many.values()), batched)
     return {str(d.name): value for d, value in zip(wanted, function(*values), strict=True)}
 
 

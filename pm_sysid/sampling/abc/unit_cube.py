@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph import graph_replace, vectorize_graph
 from pytensor.graph.basic import Variable
 
+from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import element_labels, for_each_particle
 
 #: Prior draws from which the prior mass that the constraints leave is estimated.
@@ -98,6 +98,6 @@ class Cube:
         shapes = [*self.shapes.values(), *([()] if total else [])]
         full = [for_each_particle(len(shape), b, count) for b, shape in zip(batched, shapes, strict=True)]
         # A few operations on whole columns: not worth being compiled.
-        options: dict[str, Any] = {"on_unused_input": "ignore", "trust_input": True, "mode": "FAST_COMPILE"}
-        first = pytensor.function([cube], full[: len(values)], **options)
-        return first, pytensor.function([cube], full[-1], **options) if total else None
+        options: dict[str, Any] = {"trust_input": True, "mode": "FAST_COMPILE"}
+        first = compiled([cube], full[: len(values)], **options)
+        return first, compiled([cube], full[-1], **options) if total else None
