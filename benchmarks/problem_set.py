@@ -1,20 +1,15 @@
 """Problems with a known answer, each under rough priors: what samplers and searches are compared on.
 
 Each function builds one problem: a model, its record, and what is known about its posterior. Published posteriors and
-quadrature are answers by themselves. Where a record is simulated, the parameters it was made with lead to one:
-:func:`reference` climbs from them to the mode and weights draws from a t distribution there. ``PROBLEMS`` has all functions by
-name. The substeps suffice where the posterior is, which need not be so at the model's initial point; ``substeps="auto"`` and
-other numbers are an argument.
-
-Run: ``uv run benchmarks/problem_set.py`` prints the answer of each problem; names as arguments choose some. The tanks need
-the folder of their record (``cascaded_tanks.npz``) in ``PM_SYSID_DATA``.
+quadrature are answers by themselves. Where a record is simulated, the parameters it was made with lead to one, which
+``references.py`` computes. ``PROBLEMS`` has all functions by name. The substeps suffice where the posterior is, which need not
+be so at the model's initial point; ``substeps="auto"`` and other numbers are an argument. The tanks need the folder of their
+record (``cascaded_tanks.npz``) in ``PM_SYSID_DATA``.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,10 +20,9 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from scipy.special import logsumexp
-from scipy.stats import multivariate_t, norm
+from scipy.stats import norm
 
 import pm_sysid as sid
-from pm_sysid.likelihood.coordinates import Coordinates
 
 HARE = [30, 47.2, 70.2, 77.4, 36.3, 20.6, 18.1, 21.4, 22, 25.4, 27.1, 40.3, 57, 76.6, 52.3, 19.5, 11.2, 7.6, 14.6, 16.2, 24.7]
 LYNX = [4, 6.1, 9.8, 35.2, 59.4, 41.7, 19, 13, 8.3, 9.1, 7.4, 8, 12.3, 19.5, 45.7, 51.1, 29.7, 15.8, 9.7, 10.1, 8.6]
@@ -41,7 +35,8 @@ class Answer:
     Attributes
     ----------
     mean, sd : dict
-        Posterior means and standard deviations by free variable; empty where nothing is known before :func:`reference`.
+        Posterior means and standard deviations by free variable; empty where
+        ``references.py`` alone knows them.
     truth : dict
         Free variables that a simulated record was made with, or that a published fit has; where to look for the best mode.
     log_evidence : float, optional
@@ -165,7 +160,7 @@ def hes1(seed: int = 0, substeps: Any = 8) -> Problem:
     return Problem("hes1", model, Answer(truth=truth, source=source), record, system)
 
 
-def pendulum(seed: int = 0, substeps: Any = 4) -> Problem:
+def pendulum(seed: int = 0, substeps: Any = 8) -> Problem:
     """Free swing, slowed by viscous, dry and quadratic damping; the frequency is hardly known before."""
     system = sid.System(
         lambda t, x, u, p: (
@@ -285,73 +280,6 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
 }
 
 
-class Reference(NamedTuple):
-    """A mode that was climbed to, and the posterior around it by importance sampling.
-
-    ``logp`` is the log posterior density at the mode (unconstrained space), ``mean`` and ``sd`` are by free variable, ``ess``
-    is the effective number of ``draws``: below some hundred the mode is not all there is, or not like a t distribution.
-    """
-
-    logp: float
-    mean: dict[str, np.ndarray]
-    sd: dict[str, np.ndarray]
-    log_evidence: float
-    error: float
-    ess: float
-    draws: int
-
-
-def reference(problem: Problem, start: Mapping[str, Any] | None = None, draws: int = 20_000, seed: int = 0) -> Reference:
-    """Posterior of a problem around the mode that ``start`` (default: the truth) leads to; other modes are not looked for.
-
-    The proposal is a t distribution with five degrees of freedom, fitted to the weighted draws and used again ten times. The
-    evidence is divided by the prior mass that the potentials leave.
-    """
-    given = problem.answer.truth if start is None else start
-    mode = sid.find_mode(problem.model, start=dict(given), progressbar=False)
-    target = sid.Target(problem.model)
-    rng = np.random.default_rng(seed)
-    centre, covariance = mode.point, mode.covariance
-    for _ in range(10):
-        root = np.linalg.cholesky(covariance)
-        x, log_q = _t_draws(rng, centre, root, draws)
-        prior = target.log_prior(x)
-        log_w = np.where(np.isfinite(prior), prior, -np.inf)
-        fine = np.isfinite(log_w)
-        log_w[fine] += target.log_likelihood(x[fine])
-        log_w -= log_q
-        w = np.exp(log_w - logsumexp(log_w))
-        # Tempered where few draws carry all, so that the next proposal is not fitted to a handful.
-        v = w
-        while 1 / np.sum(v**2) < 20 * target.size:
-            v = np.sqrt(v) / np.sqrt(v).sum()
-        centre = v @ x
-        covariance = (x - centre).T @ (v[:, None] * (x - centre)) + 1e-12 * np.diag(np.diag(covariance))
-    values = target.constrained(x)
-    names = [rv.name for rv in problem.model.free_RVs]
-    mean = {name: np.tensordot(w, values[name], 1) for name in names}
-    sd = {name: np.sqrt(np.tensordot(w, (values[name] - mean[name]) ** 2, 1)) for name in names}
-    ess = 1 / np.sum(w**2)
-    allowed = _allowed(problem.model, rng) if problem.model.potentials else 1.0
-    evidence = logsumexp(log_w) - np.log(draws) - np.log(allowed)
-    return Reference(mode.logp, mean, sd, float(evidence), float(np.sqrt(1 / ess - 1 / draws)), float(ess), draws)
-
-
-def _t_draws(rng: np.random.Generator, centre: np.ndarray, root: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of a t distribution with five degrees of freedom, and their log density."""
-    z = rng.standard_normal((n, centre.size)) / np.sqrt(rng.chisquare(5, n) / 5)[:, None]
-    x = centre + z @ root.T
-    return x, multivariate_t(centre, root @ root.T, df=5).logpdf(x)
-
-
-def _allowed(model: pm.Model, rng: np.random.Generator, draws: int = 1_000_000) -> float:
-    """Share of the prior that the potentials leave."""
-    free = pm.draw(list(model.free_RVs), draws=draws, random_seed=int(rng.integers(2**31)))
-    coordinates = Coordinates(model)
-    names = [rv.name for rv in model.free_RVs]
-    return float(np.mean(np.exp(coordinates.potential(coordinates.unconstrained(dict(zip(names, free, strict=True)))))))
-
-
 def _measured(system: sid.System, t: np.ndarray, truth: Mapping[str, Any], x0: Any, noise: float, seed: int) -> sid.TimeSeries:
     """Record of a simulated run with noise added."""
     params = {name: truth[name] for name in system.params}
@@ -366,24 +294,3 @@ def _filter(*args: Any, **options: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sid.SubstepWarning)
         sid.ODEFilter(*args, **options)
-
-
-def main() -> None:
-    for name in sys.argv[1:] or PROBLEMS:
-        begin = time.perf_counter()
-        problem = PROBLEMS[name]()
-        found = reference(problem)
-        print(
-            f"{name}: log posterior {found.logp:.3f}, log evidence {found.log_evidence:.3f} +- {found.error:.3f} of one mode, "
-            f"{found.ess:.0f} of {found.draws} draws effective, {time.perf_counter() - begin:.0f} s"
-        )
-        if problem.answer.log_evidence is not None:
-            print(f"  exact log evidence {problem.answer.log_evidence:.3f}, shares {problem.answer.shares}")
-        for key, value in found.mean.items():
-            known = problem.answer.mean.get(key, problem.answer.truth.get(key, ""))
-            print(f"  {key:10s} {np.round(value, 4)} +- {np.round(found.sd[key], 4)}; known: {known}")
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore", RuntimeWarning)
-    main()

@@ -3,39 +3,47 @@
 A run is right if every posterior mean is within 0.3 standard deviations of the reference, every standard deviation within a
 third of it, every share of a mode within 0.1, and the log evidence (where the method gives one) within four of its errors and
 0.3. It *said* that something is wrong if it raised an error, or if its own diagnostics speak against it: R-hat above 1.01,
-fewer than 400 effective draws, divergences, a doubt about the evidence. A wrong run that said nothing is confidently wrong.
+fewer than 400 effective draws, divergences, a doubt about the evidence, no end within ``--limit`` seconds. A wrong run that
+said nothing is confidently wrong. Each run has a process of its own, so that it compiles what it needs.
 
 Run: ``uv run --extra benchmarks benchmarks/problems.py [names of problems]``; ``--seeds N`` (default 20), ``--methods``;
 ``--short`` takes five seeds and ``sid.sample``, and fails if a run is confidently wrong. Runs are added to those in the file of
-results, of which they take the place; ``--missing`` leaves out those that are there. The record of the tanks needs
-``PM_SYSID_DATA``.
+results, of which they take the place; ``--missing`` leaves out those that are there. Where no answer is exact,
+``references.py`` has one. The record of the tanks needs ``PM_SYSID_DATA``.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import logging
+import multiprocessing
 import os
+import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import arviz_stats
 import numpy as np
 import pymc as pm
+import references
 import xarray as xr
-from problem_set import PROBLEMS, Problem, reference
+from problem_set import PROBLEMS, Problem
 
 import pm_sysid as sid
 
 RESULTS = Path(__file__).parent / "results" / "problems.json"
 #: Processes for the chains of a run (``--cores``); times depend on it, results do not.
 CORES = 2
+#: Seconds after which a run is ended (``--limit``).
+LIMIT = 900.0
 
 
 class Truth(NamedTuple):
@@ -48,7 +56,7 @@ class Truth(NamedTuple):
 
 
 def truth_of(problem: Problem) -> Truth:
-    """Exact answers where there are, importance sampling around the mode of the true parameters elsewhere."""
+    """Exact answers where there are, references by computation elsewhere."""
     answer = problem.answer
     if answer.shares:
         assert answer.log_evidence is not None
@@ -56,10 +64,11 @@ def truth_of(problem: Problem) -> Truth:
     if answer.log_evidence is not None:
         mean, sd = ({name: np.asarray(v) for name, v in values.items()} for values in (answer.mean, answer.sd))
         return Truth(mean, sd, answer.log_evidence, 0.0)
-    found = reference(problem)
-    if found.ess < 1000:
-        print(f"{problem.name}: the reference is worth {found.ess:.0f} draws only", flush=True)
-    return Truth(found.mean, found.sd, found.log_evidence, found.error)
+    found = references.known(problem)
+    if not found.counts:
+        print(f"{problem.name}: the reference is not certain. {references.shown(problem, found)}", flush=True)
+    mean, sd = ({name: np.asarray(v) for name, v in values.items()} for values in (found.mean, found.sd))
+    return Truth(mean, sd, found.log_evidence, found.error)
 
 
 # -- methods --------------------------------------------------------------------------------------------------------------
@@ -215,6 +224,34 @@ def one(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any
     }  # fmt: skip
 
 
+def limited(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any]:
+    """One run in a process of its own, which is ended with the processes of its chains when its time is over."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, problem, truth, method, seed))
+    begun = time.perf_counter()
+    process.start()
+    sender.close()
+    says = f"did not end in {LIMIT:.0f} s"
+    if receiver.poll(LIMIT):
+        try:
+            return dict(receiver.recv())
+        except EOFError:
+            says = "its process died"
+        finally:
+            process.join()
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    return {"right": False, "said": True, "wrong": ["no result"], "says": [says], "seconds": time.perf_counter() - begun}
+
+
+def _send(sender: Connection, problem: Problem, truth: Truth, method: str, seed: int) -> None:
+    """What runs in the process: a group of its own, so that its children end with it."""
+    os.setpgid(0, 0)
+    sender.send(one(problem, truth, method, seed))
+
+
 def line(name: str, method: str, runs: list[dict[str, Any]]) -> str:
     """A row of the table."""
     right = sum(r["right"] for r in runs)
@@ -228,19 +265,25 @@ def line(name: str, method: str, runs: list[dict[str, Any]]) -> str:
     return f"{name:20s} {method:22s} {right:3d} of {len(runs):2d} {said:5d} {silent:8d} {seconds:9.1f} {known} {spread}"
 
 
-def runs_of(
-    problem: Problem, truth: Truth, method: str, seeds: range, known: list[dict[str, Any]], missing: bool
-) -> Iterator[list[dict[str, Any]]]:
-    """Runs of a method in the order of their seeds, those that are known among them, after each new one."""
-    kept = {run["seed"]: run for run in known}
-    for seed in seeds:
-        if not (missing and seed in kept):
-            kept[seed] = {"seed": seed, **one(problem, truth, method, seed)}
-        yield [kept[seed] for seed in sorted(kept)]
+def stored() -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Runs in the file of results, by problem and method."""
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
+
+
+def save(name: str, method: str, run: dict[str, Any]) -> None:
+    """Put a run in the place of that of its seed in the file of results, which other processes may write to."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    with (RESULTS.parent / ".problems.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        results = stored()
+        methods = results.setdefault(name, {})
+        runs = {known["seed"]: known for known in methods.get(method, [])} | {run["seed"]: run}
+        methods[method] = [runs[seed] for seed in sorted(runs)]
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def main() -> None:
-    global CORES
+    global CORES, LIMIT
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problems", nargs="*", default=[])
     parser.add_argument("--seeds", type=int, default=20)
@@ -248,14 +291,14 @@ def main() -> None:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--missing", action="store_true", help="only runs that are not in the file")
     parser.add_argument("--cores", type=int, default=CORES)
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds after which a run is ended")
     options = parser.parse_args()
-    CORES = options.cores
+    CORES, LIMIT = options.cores, options.limit
     logging.getLogger("pymc").setLevel(logging.CRITICAL)
     logging.getLogger("pm_sysid").setLevel(logging.CRITICAL)
     chosen = options.methods or (["sid.sample"] if options.short else list(METHODS))
     seeds = range(5 if options.short else options.seeds)
-    saved = RESULTS.exists() and not options.short
-    results: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(RESULTS.read_text()) if saved else {}
+    results = {} if options.short else stored()
     header = (
         f"{'problem':20s} {'method':22s} {'right':>9s} {'said':>5s} {'silent':>8s} {'seconds':>9s} {'evals':>9s} {'z sd':>6s}"
     )
@@ -267,14 +310,14 @@ def main() -> None:
             continue
         problem = PROBLEMS[name]()
         truth = truth_of(problem)
-        kept = results.setdefault(name, {})
         for method in chosen:
-            for runs in runs_of(problem, truth, method, seeds, kept.get(method, []), options.missing):
-                kept[method] = runs
-                if not options.short:
-                    RESULTS.parent.mkdir(exist_ok=True)
-                    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-            runs = kept[method]
+            known = {run["seed"]: run for run in results.get(name, {}).get(method, [])}
+            for seed in seeds:
+                if not (options.missing and seed in known):
+                    known[seed] = {"seed": seed, **limited(problem, truth, method, seed)}
+                    if not options.short:
+                        save(name, method, known[seed])
+            runs = [known[seed] for seed in sorted(known)]
             print(line(name, method, runs), flush=True)
             for found in runs:
                 if found["wrong"]:

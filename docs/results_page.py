@@ -278,6 +278,34 @@ def problems(found: Mapping[str, Any]) -> str:
     return table(columns, rows)
 
 
+def references(found: Mapping[str, Any]) -> str:
+    """Posteriors of the problems without an exact answer: two methods, and how far they are apart."""
+    rows = [
+        [
+            problem.replace("_", " "),
+            f"{row['log_evidence']:.3f} ± {row['error']:.3f}",
+            number(row["ess"]),
+            f"{row['pareto_k']:.2f}",
+            number(row["chains_ess"]),
+            f"{row['chains_rhat']:.3f}",
+            f"{row['mean_apart']:.2f}",
+            f"{100 * row['sd_apart']:.0f} %",
+        ]
+        for problem, row in found.items()
+    ]
+    columns = [
+        "problem",
+        "log evidence",
+        "effective weighted draws",
+        "Pareto k",
+        "effective draws of the chains",
+        "R-hat",
+        "means apart (sd)",
+        "sds apart",
+    ]
+    return table(columns, rows)
+
+
 def evidence(found: Mapping[str, Any]) -> str:
     """Log evidence over seeds beside an independent number."""
     rows = []
@@ -475,6 +503,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "benchmarks/results/problems.json",
         "problems.md",
         problems,
+    ),
+    (
+        "Benchmark: references of the problems",
+        "benchmarks/references.py",
+        "benchmarks/results/references.json",
+        "problems.md",
+        references,
     ),
     ("Benchmark: evidence", "benchmarks/evidence.py", "benchmarks/results/evidence.json", "problems.md", evidence),
     ("Benchmark: Data Annealing", "benchmarks/annealing.py", "benchmarks/results/annealing.json", "friction.md", annealing),

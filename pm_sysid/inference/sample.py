@@ -23,8 +23,9 @@ from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
+from pm_sysid.sampling.smc.around_mode import sample_around_mode
 from pm_sysid.sampling.smc.sample_ibis import sample_ibis
-from pm_sysid.sampling.smc.stages import log_evidence
+from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 
 _log = logging.getLogger("pm_sysid")
 
@@ -36,13 +37,19 @@ POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 SECOND_MODE = 1e-4
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 2
+#: Most unknowns, and smallest effective share of the proposals, with which independent proposals take the place of NUTS.
+FEW_UNKNOWNS, GOOD_PROPOSALS = 20, 0.15
+#: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
+ACCEPTANCE, CAREFUL = 0.8, 0.97
+
+type Method = Literal["independent", "nuts", "ibis"]
 
 
 def sample(
     model: pm.Model | None = None,
     draws: int = 1000,
     *,
-    method: Literal["auto", "nuts", "ibis"] = "auto",
+    method: Literal["auto", "independent", "nuts", "ibis"] = "auto",
     tune: int = 500,
     chains: int = 4,
     cores: int | None = None,
@@ -52,11 +59,17 @@ def sample(
     """Draw from the posterior of a model, for who wants the posterior and nothing else.
 
     It composes what can be called alone: :func:`find_mode` looks for the modes from thousands of prior draws;
-    :func:`settle_substeps` takes as many filter steps as the mode needs, and later the posterior; NUTS starts at the mode with
-    the curvature there. Where there are several modes, constraints (potentials) or no single clear maximum, :func:`sample_ibis`
-    takes the place of NUTS, and so it does where the chains of NUTS do not mix. Where the initial state of a nonlinear system
-    is uncertain, :func:`check_initial_state` measures what its linearised marginalisation costs. Every choice is logged, and
-    kept in the attributes of the result with a verdict.
+    :func:`settle_substeps` takes as many filter steps as the mode needs, and later the posterior. From the mode and the
+    curvature there follow the draws:
+
+    - of a model with ODE filters and up to 20 unknowns by independent proposals, mixtures of t distributions fitted to weighted
+      draws, if they fit. They need no gradients, run in batches, and give the evidence;
+    - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
+    - where there are several modes, constraints (potentials) or no single clear maximum, by :func:`sample_ibis`, and likewise
+      where the chains of NUTS do not mix.
+
+    Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
+    marginalisation costs. Every choice is logged, and kept in the attributes of the result with a verdict.
 
     Parameters
     ----------
@@ -64,8 +77,8 @@ def sample(
         Default: the model on the context stack.
     draws : int, default 1000
         Draws of each chain.
-    method : {"auto", "nuts", "ibis"}, default "auto"
-        ``"nuts"`` and ``"ibis"`` keep to one sampler, whatever the modes are.
+    method : {"auto", "independent", "nuts", "ibis"}, default "auto"
+        All others than ``"auto"`` keep to one sampler, whatever the modes are.
     tune : int, default 500
         Tuning steps of NUTS; the mass matrix is known from the mode, so that few are enough.
     chains, cores : int, optional
@@ -105,14 +118,18 @@ def sample(
     model = model_of(model)
     draws, tune, chains = count(draws, "draws"), count(tune, "tune"), count(chains, "chains")
     cores = min(chains, os.cpu_count() or 1) if cores is None else count(cores, "cores")
-    if not among(method, ("auto", "nuts", "ibis")):
-        raise ValueError(f"method is {shown(method)}; give 'auto', 'nuts' or 'ibis'.")
+    if not among(method, ("auto", "independent", "nuts", "ibis")):
+        raise ValueError(f"method is {shown(method)}; give 'auto', 'independent', 'nuts' or 'ibis'.")
     flag(progressbar, "progressbar")
     _check(model)
     run = _Run(model, draws, tune, chains, cores, whole_seed(random_seed), progressbar)
     run.prepare()
     chosen = run.choice() if method == "auto" else method
     idata, reasons = run.draw(chosen)
+    if method == "auto" and chosen == "independent" and (misfit := run.against(idata, chosen)):
+        run.say(f"independent proposals are given up ({' '.join(misfit)}); NUTS from the mode takes their place")
+        chosen = "nuts"
+        idata, reasons = run.draw(chosen)
     if method == "auto" and chosen == "nuts" and _mixes_poorly(idata):
         run.say(f"NUTS is given up ({' '.join(reasons)}); sequential sampling takes its place")
         try:
@@ -179,8 +196,8 @@ class _Run:
             self.say(f"{name!r} takes {after[name].substeps} steps instead of {before[f'substeps_{name}']}, judged {where}")
         return bool(rises)
 
-    def choice(self) -> Literal["nuts", "ibis"]:
-        """NUTS where there is one clear maximum and nothing cuts the space."""
+    def choice(self) -> Method:
+        """Independent proposals or NUTS where there is one clear maximum and nothing cuts the space."""
         try:
             Target(self.model)
         except ValueError as error:
@@ -197,24 +214,47 @@ class _Run:
             by_mode = ", ".join(f"{100 * s:.3g} %" for s in shares)
             self.say(f"sequential sampling, since there are {len(shares)} modes (shares by Laplace: {by_mode})")
             return "ibis"
+        # Without filters a gradient costs little; among many unknowns independent proposals seldom fit.
+        if filter_names(self.model) and self.mode.point.size <= FEW_UNKNOWNS:
+            self.say("independent proposals, fitted around the mode")
+            return "independent"
         self.say("NUTS from the mode, with the curvature there")
         return "nuts"
 
-    def draw(self, method: str) -> tuple[xr.DataTree, list[str]]:
+    def draw(self, method: Method) -> tuple[xr.DataTree, list[str]]:
         """Draws, sampled again where the posterior needs finer steps, and what speaks against them."""
-        idata = self._nuts() if method == "nuts" else self._ibis()
+        sampler = {"independent": self._independent, "nuts": self._nuts, "ibis": self._ibis}[method]
+        idata = sampler()
         for again in range(AGAIN + 1):
             if not self._more_steps(idata, "on the posterior"):
                 break
             if again == AGAIN:
                 self.steps_trouble += " The posterior needs more steps than it was drawn with: sample again."
             else:
-                idata = self._nuts() if method == "nuts" else self._ibis()
+                idata = sampler()
         return idata, self._reasons(idata, method)
 
-    def _nuts(self) -> xr.DataTree:
+    def _found(self) -> Mode:
         if self.mode is None:
-            raise ValueError(f"NUTS has no point to start from: {self.trouble} Give method='ibis', or other priors.")
+            raise ValueError(f"there is no mode to start from: {self.trouble} Give method='ibis', or other priors.")
+        return self.mode
+
+    def _independent(self) -> xr.DataTree:
+        mode = self._found()
+        settings = {"model": self.model, "chains": self.chains, "progressbar": self.progressbar}
+        draws = max(self.draws, 2 * (mode.point.size + 1))
+        return sample_around_mode(mode.point, mode.covariance, draws, random_seed=self.random_seed, **settings)
+
+    def _nuts(self) -> xr.DataTree:
+        idata = self._nuts_aiming_at(ACCEPTANCE)
+        diverged = int(idata["sample_stats"]["diverging"].sum())
+        if 0 < diverged <= MANY_DIVERGENCES * self.draws * self.chains:
+            self.say(f"{diverged} transitions of NUTS diverged; it begins again with shorter steps")
+            idata = self._nuts_aiming_at(CAREFUL)
+        return idata
+
+    def _nuts_aiming_at(self, acceptance: float) -> xr.DataTree:
+        mode = self._found()
         rng = np.random.default_rng(self.random_seed)
         with self.model, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # said in the verdict
@@ -224,8 +264,8 @@ class _Run:
                 chains=self.chains,
                 cores=self.cores,
                 random_seed=[int(s) for s in rng.integers(2**31, size=self.chains)],
-                initvals=self.mode.initvals,
-                step=self.mode.nuts(),
+                initvals=mode.initvals,
+                step=mode.nuts(target_accept=acceptance),
                 progressbar=self.progressbar,
                 compute_convergence_checks=False,
             )
@@ -242,8 +282,8 @@ class _Run:
             compute_convergence_checks=False,
         )
 
-    def _reasons(self, idata: xr.DataTree, method: str) -> list[str]:
-        """What speaks against the draws."""
+    def against(self, idata: xr.DataTree, method: str) -> list[str]:
+        """What speaks against what a sampler has drawn."""
         rhat, worst_rhat, ess, worst_ess = _diagnostics(idata)
         reasons = []
         if not rhat <= GOOD_RHAT:
@@ -252,11 +292,19 @@ class _Run:
             reasons.append(f"{worst_ess} has {ess:.0f} effective draws (limit {GOOD_ESS}).")
         if method == "nuts" and (divergences := int(idata["sample_stats"]["diverging"].sum())):
             reasons.append(f"{divergences} transitions of NUTS diverged: a part of the posterior may not have been reached.")
-        if method == "ibis" and (doubt := log_evidence(idata).doubt):
+        if method != "nuts" and (doubt := log_evidence(idata).doubt):
             reasons.append(doubt)
-        if method == "nuts" and self.mode is not None and np.sum(_shares(self.mode) > SECOND_MODE) > 1:
-            reasons.append(f"There are {len(self.mode.modes)} modes, and NUTS stays in the one it starts in.")
-        if method == "nuts" and self.trouble:
+        if method == "independent" and (fit := float(final(stages(idata))["proposal_ess"].min())) < GOOD_PROPOSALS:
+            reasons.append(f"Independent proposals do not fit the posterior: {100 * fit:.0f} % of them count.")
+        return reasons
+
+    def _reasons(self, idata: xr.DataTree, method: str) -> list[str]:
+        """What speaks against the draws."""
+        reasons = self.against(idata, method)
+        if method != "ibis" and self.mode is not None and np.sum(_shares(self.mode) > SECOND_MODE) > 1:
+            stays = "NUTS stays in the one it starts in" if method == "nuts" else "the proposals stay around the best one"
+            reasons.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
+        if method != "ibis" and self.trouble:
             reasons.append(self.trouble)
         if self.steps_trouble:
             reasons.append(self.steps_trouble)

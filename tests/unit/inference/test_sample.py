@@ -147,8 +147,68 @@ def test_one_seed_gives_one_result_that_can_be_saved(tmp_path: Any) -> None:
     results[0].to_netcdf(tmp_path / "posterior.nc")
 
 
+def decay() -> pm.Model:
+    """A filter whose rate is unknown."""
+    with pm.Model() as model:
+        sid.ODEFilter("y", tiny.DECAY, tiny.RECORD, {"rate": pm.LogNormal("rate", 0.0, 0.5)}, noise=0.05, x0=1.0, substeps=2)
+    return model
+
+
+def test_independent_proposals_for_a_model_with_a_filter() -> None:
+    model = decay()
+    idata = sid.sample(model, 500, **QUIET)
+    assert idata.attrs["method"] == "independent" and idata.attrs["trusted"] == 1, idata.attrs
+    value = sid.log_evidence(idata)
+    assert value.doubt == "" and value.error < 0.05
+    # The same by another way.
+    other = sid.sample(model, 1000, method="nuts", **QUIET)
+    assert other.attrs["method"] == "nuts"
+    a, b = (np.ravel(i.posterior["rate"]) for i in (idata, other))
+    assert abs(a.mean() - b.mean()) < 0.25 * b.std() and a.std() == pytest.approx(b.std(), rel=0.2)
+
+
+def test_nuts_where_independent_proposals_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GOOD_PROPOSALS", 2.0)
+    model = decay()
+    idata = sid.sample(model, 1000, **QUIET)
+    assert idata.attrs["method"] == "nuts" and idata.attrs["trusted"] == 1
+    assert "independent proposals are given up (Independent proposals do not fit the posterior" in idata.attrs["choices"]
+    with pytest.warns(UserWarning, match="cannot be trusted.*do not fit the posterior"):
+        alone = sid.sample(model, 500, method="independent", **QUIET)
+    assert alone.attrs["method"] == "independent"
+
+
+def test_too_few_steps_are_no_fault_of_the_proposals() -> None:
+    """They are said, and do not cost a second sampler that needs them as much."""
+    with pytest.warns(UserWarning, match="cannot be trusted. substeps=1: on the posterior"):
+        idata = sid.sample(tiny.model(), 500, **QUIET)
+    assert idata.attrs["method"] == "independent" and "given up" not in idata.attrs["choices"]
+
+
+def test_nuts_begins_again_with_shorter_steps_where_some_transitions_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    aims: list[float] = []
+    count = {"first": 3}
+
+    def drawn(self: Any, acceptance: float) -> xr.DataTree:
+        diverging = np.zeros((2, 500), dtype=bool)
+        diverging[0, : count["first"] if not aims else 0] = True
+        aims.append(acceptance)
+        return xr.DataTree.from_dict({"sample_stats": xr.Dataset({"diverging": (("chain", "draw"), diverging)})})
+
+    monkeypatch.setattr(module._Run, "_nuts_aiming_at", drawn)
+    run = module._Run(line(), 500, 100, 2, 1, 1, False)
+    assert not run._nuts()["sample_stats"]["diverging"].any()
+    assert aims == [module.ACCEPTANCE, module.CAREFUL] and run.choices[0].startswith("3 transitions of NUTS diverged")
+    # Many divergences are another matter, and none are none.
+    for first in (100, 0):
+        aims.clear()
+        count["first"] = first
+        run._nuts()
+        assert aims == [module.ACCEPTANCE]
+
+
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="method is 'best'; give 'auto', 'nuts' or 'ibis'"):
+    with pytest.raises(ValueError, match="method is 'best'; give 'auto', 'independent', 'nuts' or 'ibis'"):
         sid.sample(line(), method="best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="draws is 0"):
         sid.sample(line(), 0)
