@@ -1,10 +1,10 @@
 """What a changed equation costs: seconds of a whole session, of what the filter adds to a model, and of a chain of masses.
 
 Each case runs in a process of its own, first with an empty folder of compiled code, then with another equation (what is
-shared is there, the system is new), then with the same equation again (everything is there). Seconds are by the clock and of
-the processor: the second does not see other work on the machine. Run: ``uv run benchmarks/compile.py [--only CASE]``; with
-``--extra benchmarks --extra jax`` the same model in diffrax, JAX and NumPyro is measured beside it. Results go to
-``benchmarks/results/compile.json``.
+shared is there, the system is new), then with the same equation again (everything is there). The case ``imports`` compares
+``import pm_sysid`` with ``import pymc``, in turn in fresh processes. Seconds are by the clock and of the processor: the second
+does not see other work on the machine. Run: ``uv run benchmarks/compile.py [--only CASE]``; with ``--extra benchmarks --extra
+jax`` the same model in diffrax, JAX and NumPyro is measured beside it. Results go to ``benchmarks/results/compile.json``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "compile.json"
@@ -179,15 +180,75 @@ def diffrax(tag: float) -> None:
         jax.block_until_ready(run.get_samples())
 
 
+#: What is imported in a process of its own, and its title.
+IMPORTS = {
+    "import pymc": "import pymc",
+    "import pm_sysid": "import pm_sysid",
+    "both": "import pymc, pm_sysid",
+    "both, and the names of a model": (
+        "import pymc, pm_sysid\nfor name in ('System', 'TimeSeries', 'ODEFilter', 'simulate', 'find_mode', 'models'):\n"
+        "    getattr(pm_sysid, name)"
+    ),
+    "both, and all names": "import pymc\nfrom pm_sysid import *",
+}
+#: How often; what is compared is imported in turn, so that other work on the machine meets all of it.
+ROUNDS = 7
+
+
+def imports() -> dict[str, dict[str, tuple[float, float]]]:
+    """Seconds of imports, by the clock and of the processor, and as multiples of PyMC's in the same round: medians."""
+    seconds: dict[str, list[tuple[float, float]]] = {title: [] for title in IMPORTS}
+    for _ in range(ROUNDS + 1):
+        for title, code in IMPORTS.items():
+            clock, before = time.perf_counter(), os.times()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            after = os.times()
+            processor = sum(getattr(after, k) - getattr(before, k) for k in ("children_user", "children_system"))
+            seconds[title].append((time.perf_counter() - clock, processor))
+    found: dict[str, dict[str, tuple[float, float]]] = {"seconds": {}, "times import pymc": {}}
+    for title, rounds in seconds.items():
+        warm = list(zip(rounds, seconds["import pymc"], strict=True))[1:]  # the first round fills the file cache
+        found["seconds"][title] = median(own[0] for own, _ in warm), median(own[1] for own, _ in warm)
+        found["times import pymc"][title] = (
+            median(own[0] / pymc[0] for own, pymc in warm),
+            median(own[1] / pymc[1] for own, pymc in warm),
+        )
+    return found
+
+
 CASES: dict[str, Callable[[float], None]] = {"session": session, "added": added, "masses": masses, "diffrax": diffrax}
 #: Folder of compiled code and equation of each run.
 RUNS = {"first on a machine": 0.31, "new equation": 0.32, "the same again": 0.32}
 
 
+def in_processes(case: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Seconds of the steps of a case, in each of the runs."""
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"PYTENSOR_FLAGS": f"base_compiledir={folder}"}
+        for name, tag in RUNS.items():
+            command = [sys.executable, __file__, "--case", case, "--tag", str(tag)]
+            run = subprocess.run(command, env=environment, capture_output=True, text=True)
+            lines = [line for line in run.stdout.splitlines() if line.startswith("MEASURED")]
+            if run.returncode or not lines:
+                raise SystemExit(f"{case} failed:\n{run.stderr[-3000:]}")
+            rows[name] = json.loads(lines[0].removeprefix("MEASURED"))
+    return rows
+
+
+def show(case: str, rows: dict[str, dict[str, tuple[float, float]]], digits: int = 1) -> None:
+    """Print a table: one line a step, one column a run."""
+    print(f"\n{case}: seconds by the clock (of the processor)")
+    print(f"{'':32s}" + "".join(f"{name:>22s}" for name in rows))
+    for step in next(iter(rows.values())):
+        cells = [f"{row[step][0]:.{digits}f} ({row[step][1]:.{digits}f})" for row in rows.values()]
+        print(f"{step:32s}" + "".join(cell.rjust(22) for cell in cells))
+
+
 def main() -> None:
     """Run the cases, print a table each, and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=CASES)
+    parser.add_argument("--only", choices=["imports", *CASES])
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     parser.add_argument("--tag", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -198,25 +259,12 @@ def main() -> None:
         print("MEASURED", json.dumps(SECONDS))
         return
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for case in [arguments.only] if arguments.only else CASES:
+    for case in [arguments.only] if arguments.only else ["imports", *CASES]:
         if case == "diffrax" and importlib.util.find_spec("diffrax") is None:
             print("diffrax is not installed: uv run --extra benchmarks --extra jax benchmarks/compile.py")
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            environment = os.environ | {"PYTENSOR_FLAGS": f"base_compiledir={folder}"}
-            rows = {}
-            for name, tag in RUNS.items():
-                command = [sys.executable, __file__, "--case", case, "--tag", str(tag)]
-                run = subprocess.run(command, env=environment, capture_output=True, text=True)
-                lines = [line for line in run.stdout.splitlines() if line.startswith("MEASURED")]
-                if run.returncode or not lines:
-                    raise SystemExit(f"{case} failed:\n{run.stderr[-3000:]}")
-                rows[name] = json.loads(lines[0].removeprefix("MEASURED"))
-        found[case] = rows
-        print(f"\n{case}: seconds by the clock (of the processor)")
-        print(f"{'':32s}" + "".join(f"{name:>22s}" for name in rows))
-        for step in next(iter(rows.values())):
-            print(f"{step:32s}" + "".join(f"{row[step][0]:13.1f} ({row[step][1]:.1f})".rjust(22) for row in rows.values()))
+        found[case] = imports() if case == "imports" else in_processes(case)
+        show(case, found[case], 2 if case == "imports" else 1)
         RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 

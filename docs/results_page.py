@@ -472,6 +472,7 @@ def load(found: Mapping[str, Any]) -> str:
 def compilation(found: Mapping[str, Any]) -> str:
     """Seconds of a changed equation."""
     titles = {
+        "imports": "Imports in fresh processes, medians, and as multiples of `import pymc` in the same round",
         "session": "A session: simulate, fit, sample",
         "added": "To the first number of a model of five variables, with and without the filter",
         "masses": "Three masses in a row, EK1(3) with a dense covariance",
@@ -483,7 +484,9 @@ def compilation(found: Mapping[str, Any]) -> str:
     )
     for case, rows in found.items():
         steps = next(iter(rows.values()))
-        lines = [[step, *(f"{row[step][0]:.1f} ({row[step][1]:.1f})" for row in rows.values())] for step in steps]
+        digits = 2 if case == "imports" else 1
+        cells = {step: [f"{row[step][0]:.{digits}f} ({row[step][1]:.{digits}f})" for row in rows.values()] for step in steps}
+        lines = [[step, *cells[step]] for step in steps]
         text += f"\n{titles[case]}:\n\n" + table(["", *rows], lines)
     return text
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from arviz_base import dict_to_dataset
 
 from pm_sysid.arguments import count, shown, whole, words
 
@@ -35,8 +34,10 @@ def dataset(
     attrs: Mapping[Any, Any],
 ) -> xr.Dataset:
     """Columns with leading sample dims as a Dataset."""
+    import arviz_base  # takes a quarter of a second
+
     options: dict[str, Any] = {"sample_dims": list(sample_dims), "dims": dict(dims), "coords": coords}
-    result: xr.Dataset = dict_to_dataset(columns, check_conventions=False, **options)
+    result: xr.Dataset = arviz_base.dict_to_dataset(columns, check_conventions=False, **options)
     result.attrs = dict(attrs)
     return result
 

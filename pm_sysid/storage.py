@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from filelock import FileLock, Timeout
-from scipy.io import netcdf_file
 
 # -- one file -------------------------------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 def write(path: Path, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:
     """Replace a file by arrays of numbers and what JSON can hold."""
-    with replaced(path) as temporary, netcdf_file(str(temporary), "w", version=2) as file:
+    with replaced(path) as temporary, scipy.io.netcdf_file(str(temporary), "w", version=2) as file:
         # A dimension of length zero means something else in the format.
         file.shapes = json.dumps({name: list(a.shape) for name, a in arrays.items()})
         file.kinds = json.dumps({name: a.dtype.kind for name, a in arrays.items()})
@@ -61,7 +61,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any])
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what :func:`write` wrote."""
-    with netcdf_file(str(path), "r", mmap=False) as file:
+    with scipy.io.netcdf_file(str(path), "r", mmap=False) as file:
         shapes, kinds = json.loads(file.shapes), json.loads(file.kinds)
         rest = json.loads(file.rest)
         arrays = {}

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
+import scipy
 import xarray as xr
-from scipy.special import softmax
 
 from pm_sysid.arguments import among, count, flag, shown, whole_seed
-from pm_sysid.compat import SimulatorRV, array_stats
+from pm_sysid.compat import SimulatorRV
+from pm_sysid.compat.arviz import array_stats
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
@@ -362,7 +363,7 @@ def _shares(mode: Mode) -> np.ndarray:
         return np.ones(1)
     # A place without a maximum's curvature has an unknown share: it counts as much as the best.
     best = np.nanmax(np.where(np.isfinite(evidences), evidences, np.nan), initial=-1e300)
-    return np.asarray(softmax(np.where(np.isfinite(evidences), evidences, best)))
+    return np.asarray(scipy.special.softmax(np.where(np.isfinite(evidences), evidences, best)))
 
 
 def _mixes_poorly(idata: xr.DataTree) -> bool:

@@ -15,7 +15,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
-from pm_sysid.compat import generate_fallback_impl, numba_funcify
+from pm_sysid.recurrence.backends import before_compiling
 
 
 class Measure(NamedTuple):
@@ -176,9 +176,15 @@ class FunctionKernel(Op):
             output_storage[0][0] = np.asarray(-np.inf if np.isnan(rho) else -0.5 * (rho / epsilon) ** 2)
 
 
-@numba_funcify.register(FunctionKernel)
-def _interpreted(op: FunctionKernel, node: Apply, **kwargs: Any) -> Any:
-    """Call the function as Python, without the warning that it is: whoever gives a Python function knows."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
-        return generate_fallback_impl(op, node=node, **kwargs)
+def _call_without_warning() -> None:
+    """Have numba call the function as Python, without the warning that it is: whoever gives a Python function knows."""
+    from pm_sysid.compat.numba import generate_fallback_impl, numba_funcify
+
+    @numba_funcify.register(FunctionKernel)
+    def interpreted(op: FunctionKernel, node: Apply, **kwargs: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Numba will use object mode", UserWarning)
+            return generate_fallback_impl(op, node=node, **kwargs)
+
+
+before_compiling("numba", "pm_sysid_distance", _call_without_warning)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, least_squares, minimize
+import scipy
 
 from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
 from pm_sysid.pem.settings import Optimiser
@@ -166,7 +166,7 @@ class Search:
         scale = np.diag(self.M)
         bounds = (-np.inf, np.inf) if method == "lm" else (self.lower / scale, self.upper / scale)
         chosen = {**DEFAULTS["least squares"], "x_scale": "jac", **options}
-        result = least_squares(residuals, z, jacobian, bounds, method=method, **chosen)
+        result = scipy.optimize.least_squares(residuals, z, jacobian, bounds, method=method, **chosen)
         self.record(self.unknowns(result.x))
         return bool(result.success), int(result.status), str(result.message)
 
@@ -209,9 +209,10 @@ class Search:
             self.rescale(full=not self.bounded)
             assert self.best is not None
             scale = np.diag(self.M)
-            bounds = Bounds((self.lower - self.offset) / scale, (self.upper - self.offset) / scale) if self.bounded else None
+            lower, upper = (self.lower - self.offset) / scale, (self.upper - self.offset) / scale
+            bounds = scipy.optimize.Bounds(lower, upper) if self.bounded else None
             before = self.best[0]
-            result = minimize(
+            result = scipy.optimize.minimize(
                 self.both, np.zeros(scale.size), jac=True, method="L-BFGS-B", bounds=bounds, callback=self.accept,
                 options={**chosen, "maxiter": left},
             )  # fmt: skip
@@ -229,8 +230,8 @@ class Search:
         scale = np.diag(self.M)
         extra: dict[str, Any] = {}
         if self.bounded:
-            extra = {"bounds": Bounds((self.lower - self.offset) / scale, (self.upper - self.offset) / scale)}
-        result = minimize(
+            extra = {"bounds": scipy.optimize.Bounds((self.lower - self.offset) / scale, (self.upper - self.offset) / scale)}
+        result = scipy.optimize.minimize(
             self.value, np.zeros(scale.size), jac=self.gradient, hess=self.hessian, method=method, callback=self.accept,
             options={**DEFAULTS[method], **options}, **extra,
         )  # fmt: skip

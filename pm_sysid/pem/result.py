@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
+import scipy
 import xarray as xr
-from scipy.optimize import OptimizeResult
 
 from pm_sysid.pem import analysis, laplace
 from pm_sysid.records.timeseries import TimeSeries
 
 
-class PEMResult(OptimizeResult):
+class PEMResult(scipy.optimize.OptimizeResult):
     """Result of :func:`fit_pem`: a ``scipy.optimize.OptimizeResult`` with what follows from a fit.
 
     Attributes

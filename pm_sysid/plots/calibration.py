@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import scipy
 import xarray as xr
 from arviz_stats import ecdf_utils
-from scipy import stats
 
 from pm_sysid.arguments import among, words
 from pm_sysid.idata import group
@@ -107,7 +107,7 @@ def _draw_ranks(ax: Axes, fits: xr.Dataset) -> None:
     """Histogram of the ranks, and what each bar may be."""
     n = fits.sizes["fit"]
     bins = int(np.clip(n // 10, 5, _BINS))
-    low, high = stats.binom.interval(_LEVEL, n, 1 / bins)
+    low, high = scipy.stats.binom.interval(_LEVEL, n, 1 / bins)
     ax.axhspan(low, high, color=PRIOR, alpha=0.2, linewidth=0)
     ax.axhline(n / bins, color=PRIOR, lw=0.7)
     ax.hist(fits["pit"].values, bins=bins, range=(0, 1), color=MODEL, alpha=0.7)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 import xarray as xr
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from pm_sysid.arguments import shown, words
 from pm_sysid.idata import group, holds
@@ -153,7 +153,7 @@ def _density(draws: FloatArray, x: FloatArray) -> FloatArray:
     for edge in (low, high):
         if np.mean(np.abs(draws - edge) < bandwidth) > _CROWDED:
             images, inside = np.append(images, 2 * edge - draws), inside & ((x < edge) == (edge == high))
-    density = stats.norm.pdf((x[:, None] - images) / bandwidth).sum(axis=1) / (len(draws) * bandwidth)
+    density = scipy.stats.norm.pdf((x[:, None] - images) / bandwidth).sum(axis=1) / (len(draws) * bandwidth)
     return np.where(inside, density, 0.0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import signal
+import scipy
 
 from pm_sysid.arguments import shown, words
 from pm_sysid.plots.axes import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels
@@ -130,7 +130,7 @@ def spectrum(record: TimeSeries, x: FloatArray) -> tuple[FloatArray, FloatArray]
         t = np.linspace(t[0], t[-1], len(t))
         x = np.interp(t, record.t[there], x[there])
     x = x - x.mean()
-    window = np.ones(len(x)) if record.periodic else signal.windows.hann(len(x), sym=False)
+    window = np.ones(len(x)) if record.periodic else scipy.signal.windows.hann(len(x), sym=False)
     amplitude = 2 * np.abs(np.fft.rfft(x * window)) / window.sum()
     if len(x) % 2 == 0:
         amplitude[-1] /= 2  # of the Nyquist frequency there is one line, not two

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from pm_sysid.arguments import flag, number
 from pm_sysid.plots.axes import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
@@ -122,10 +122,10 @@ def _draw_correlation(ax: Axes, e: FloatArray, other: FloatArray, lags: range) -
 def _draw_quantiles(ax: Axes, values: FloatArray, centre: float, spread: float) -> None:
     """Sorted values over normal quantiles, with the straight line and pointwise bounds of a normal sample."""
     n = len(values)
-    z = stats.norm.ppf((np.arange(n) + 0.5) / n)
+    z = scipy.stats.norm.ppf((np.arange(n) + 0.5) / n)
     rank = np.unique(np.searchsorted(z, np.linspace(z[0], z[-1], 400))) if n > 400 else np.arange(n)
     tail = (1 - LEVEL) / 2
-    low, high = (stats.norm.ppf(stats.beta.ppf(p, rank + 1, n - rank)) for p in (tail, 1 - tail))
+    low, high = (scipy.stats.norm.ppf(scipy.stats.beta.ppf(p, rank + 1, n - rank)) for p in (tail, 1 - tail))
     ax.fill_between(z[rank], centre + spread * low, centre + spread * high, color="0.85", linewidth=0, zorder=0)
     ax.plot(z[[0, -1]], centre + spread * z[[0, -1]], color=DATA, lw=0.8)
     ax.plot(z[rank], values[rank], ls="none", marker=".", markersize=3.5, color=MODEL)

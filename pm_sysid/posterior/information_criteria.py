@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import arviz_stats
 import numpy as np
 import pymc as pm
+import scipy
 import xarray as xr
-from scipy import stats
-from scipy.special import logsumexp
 
-from pm_sysid.compat import ELPDData, elpd_table
+from pm_sysid.compat.arviz import ELPDData, elpd_table
 from pm_sysid.idata import elements
 from pm_sysid.posterior.log_likelihood import Likelihood, Space, evaluate
 
@@ -239,7 +238,7 @@ def waic_of(likelihood: Likelihood) -> ELPDDataWAIC:
     if len(rows) < 2:
         raise ValueError(f"idata has {len(rows)} draws; the WAIC needs at least two.")
     p_i = rows.var(axis=0, ddof=1)
-    elpd_i = logsumexp(rows, axis=0) - np.log(len(rows)) - p_i
+    elpd_i = scipy.special.logsumexp(rows, axis=0) - np.log(len(rows)) - p_i
     reasons = []
     if many := int(np.sum(p_i > VARIANCE)):
         reasons.append(
@@ -314,7 +313,7 @@ def _has_valley(x: np.ndarray, effective: float, depth: float = 0.5, share: floa
     low, high = np.quantile(x, [share, 1 - share])
     grid = np.linspace(x.min(), x.max(), 400)
     some = x[:: -(-len(x) // 2000)]
-    density = stats.norm.pdf((grid[:, None] - some) / width).sum(axis=1)
+    density = scipy.stats.norm.pdf((grid[:, None] - some) / width).sum(axis=1)
     left, right = np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1]
     inside = (grid > low) & (grid < high)
     return bool(np.any(inside & (density < depth * np.minimum(left, right))))

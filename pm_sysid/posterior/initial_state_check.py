@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import scipy
 from pytensor.graph import vectorize_graph
-from scipy.special import logsumexp
-from scipy.stats import chi2, multivariate_t, norm, qmc
 
 from pm_sysid.arguments import count
 from pm_sysid.environment import compiled
@@ -64,7 +63,7 @@ class InitialStateCheck(Reweighted):
     @property
     def evidence(self) -> float:
         """By how much the log evidence changes."""
-        return float(logsumexp(self.change) - np.log(len(self.change)))
+        return float(scipy.special.logsumexp(self.change) - np.log(len(self.change)))
 
     @property
     def verdict(self) -> str:
@@ -182,10 +181,10 @@ class Integral:
         self.exact: Callable[..., np.ndarray] = compiled(
             [*variables, value, many], vectorize_graph(exact.sum(axis=1), {x0: many})
         )
-        uniform = qmc.Sobol(len(self.free) + 1, seed=1).random(POINTS)
-        normal = norm.ppf(uniform[:, 1:])
+        uniform = scipy.stats.qmc.Sobol(len(self.free) + 1, seed=1).random(POINTS)
+        normal = scipy.stats.norm.ppf(uniform[:, 1:])
         #: Draws of the standard t distribution, and at the end of the normal distribution.
-        self.draws = normal / np.sqrt(chi2.ppf(uniform[:, :1], FREEDOM) / FREEDOM)
+        self.draws = normal / np.sqrt(scipy.stats.chi2.ppf(uniform[:, :1], FREEDOM) / FREEDOM)
         self.defence = round(DEFENCE * POINTS)
         self.draws[-self.defence :] = normal[-self.defence :]
         self.order = [list(view.model.free_RVs).index(v) for v in variables]
@@ -201,7 +200,7 @@ class Integral:
             xi = centre[:, None] + np.einsum("rij,nj->rni", root, self.draws)
             xi[:, -self.defence :] = self.draws[-self.defence :]
             log_weights = self._log_likelihood(point, x0, x0_std, xi)
-            log_prior = norm.logpdf(xi).sum(axis=2)
+            log_prior = scipy.stats.norm.logpdf(xi).sum(axis=2)
             log_weights += log_prior - self._log_proposal(xi, centre, root, log_prior)
             log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
             efficiency = _efficiency(log_weights)
@@ -210,11 +209,11 @@ class Integral:
             if efficiency.min() >= ENOUGH:
                 break
             tempered = np.array([_tempered(w) for w in log_weights])
-            weights = np.exp(tempered - logsumexp(tempered, axis=1, keepdims=True))
+            weights = np.exp(tempered - scipy.special.logsumexp(tempered, axis=1, keepdims=True))
             centre = np.einsum("rn,rni->ri", weights, xi)
             away = xi - centre[:, None]
             root = _roots(np.einsum("rn,rni,rnj->rij", weights, away, away))
-        total = np.sum(logsumexp(log_weights, axis=1) - np.log(POINTS))
+        total = np.sum(scipy.special.logsumexp(log_weights, axis=1) - np.log(POINTS))
         return _Found(float(total - before), float(efficiency.min()))
 
     def _start(self, point: list[np.ndarray], x0: np.ndarray, x0_std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -238,7 +237,7 @@ class Integral:
         """Log density (R, N) of the mixture that the draws come from."""
         z = np.linalg.solve(root, (xi - centre[:, None]).transpose(0, 2, 1)).transpose(0, 2, 1)
         d, share = len(self.free), self.defence / POINTS
-        density = np.reshape(multivariate_t(np.zeros(d), np.eye(d), FREEDOM).logpdf(z), log_prior.shape)
+        density = np.reshape(scipy.stats.multivariate_t(np.zeros(d), np.eye(d), FREEDOM).logpdf(z), log_prior.shape)
         density = density - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None]
         mixture: np.ndarray = np.logaddexp(np.log1p(-share) + density, np.log(share) + log_prior)
         return mixture
@@ -246,7 +245,7 @@ class Integral:
 
 def _efficiency(log_weights: np.ndarray) -> np.ndarray:
     """Effective share of draws (..., N)."""
-    weights = np.exp(log_weights - logsumexp(log_weights, axis=-1, keepdims=True))
+    weights = np.exp(log_weights - scipy.special.logsumexp(log_weights, axis=-1, keepdims=True))
     share: np.ndarray = 1 / (weights.shape[-1] * np.sum(weights**2, axis=-1))
     return share
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import xarray as xr
-from scipy.special import logsumexp
 
 from pm_sysid.idata import elements
 
@@ -73,7 +73,7 @@ class Reweighted:
 
 def reweighted(draws: xr.Dataset, change: np.ndarray) -> tuple[np.ndarray, dict[str, float], float]:
     """Change of the log-likelihood, shift of the means and effective share, for draws (chain, draw)."""
-    weights = np.exp(change - logsumexp(change))
+    weights = np.exp(change - scipy.special.logsumexp(change))
     return change, shift_of(draws, weights), float(1.0 / (len(weights) * np.sum(weights**2)))
 
 

@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-from scipy import signal
-from scipy.interpolate import make_interp_spline
+import scipy
 
 from pm_sysid.arguments import among, shown
 from pm_sysid.records.timeseries import TimeSeries
@@ -175,7 +174,7 @@ def _polyphase(record: TimeSeries, fs: float) -> TimeSeries:
 
     lower = max(up, down)
     half = _HALF * lower
-    taps = signal.firwin(2 * half + 1, _CUTOFF / lower, window=("kaiser", _KAISER))
+    taps = scipy.signal.firwin(2 * half + 1, _CUTOFF / lower, window=("kaiser", _KAISER))
     # Odd reflections go on with value and slope; their length is a whole number of new samples.
     ends = min(down * math.ceil(half / up / down), (len(record) - 1) // down * down)
 
@@ -183,7 +182,7 @@ def _polyphase(record: TimeSeries, fs: float) -> TimeSeries:
         before, after = 2 * values[0] - values[ends:0:-1], 2 * values[-1] - values[-2 : -ends - 2 : -1]
         extended = np.concatenate([before, values, after])
         start = ends * up // down
-        return np.asarray(signal.resample_poly(extended, up, down, window=taps, padtype="line"))[start : start + count]
+        return np.asarray(scipy.signal.resample_poly(extended, up, down, window=taps, padtype="line"))[start : start + count]
 
     return record.replace(t=record.t[0] + np.arange(count) / fs, **_each_channel(record, filtered))
 
@@ -200,7 +199,7 @@ def _periodic(record: TimeSeries, fs: float) -> TimeSeries:
         )
 
     def series(name: str, values: FloatArray) -> FloatArray:
-        return np.asarray(signal.resample(values, count))
+        return np.asarray(scipy.signal.resample(values, count))
 
     return record.replace(t=record.t[0] + np.arange(count) / fs, **_each_channel(record, series))
 
@@ -221,7 +220,7 @@ def _regular(record: TimeSeries, fs: float) -> TimeSeries:
     degree = 1 if record.intersample == "foh" else 3
 
     def interpolated(name: str, values: FloatArray) -> FloatArray:
-        return np.asarray(make_interp_spline(record.t, values, k=degree)(t))
+        return np.asarray(scipy.interpolate.make_interp_spline(record.t, values, k=degree)(t))
 
     return record.replace(t=record.t[0] + np.arange(count) / rate, **_each_channel(record, interpolated))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from pm_sysid.arguments import shown, whole
 from pm_sysid.records.validation import real
@@ -17,7 +18,7 @@ __all__ = ["ResidualTests", "residual_tests"]
 type FloatArray = NDArray[np.float64]
 
 LEVEL = 0.99
-BOUND = float(stats.norm.ppf((1 + LEVEL) / 2))
+BOUND = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,7 +134,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         distance = np.abs(scores(r, pairs, count))
         k = int(distance.argmax())
         # 1 - (1 - p)**m of the single p-value, without cancellation
-        corrected = -np.expm1(len(r) * np.log1p(-2 * stats.norm.sf(distance[k])))
+        corrected = -np.expm1(len(r) * np.log1p(-2 * scipy.stats.norm.sf(distance[k])))
         peak = float(r[k]), k - lags, float(corrected)
     statistic = float(z @ z)
     return ResidualTests(
@@ -143,12 +144,12 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         std=float(np.nanstd(e)),
         lags=lags,
         ljung_box=statistic,
-        ljung_box_p=float(stats.chi2.sf(statistic, lags)),
+        ljung_box_p=float(scipy.stats.chi2.sf(statistic, lags)),
         share_outside=float(np.mean(np.abs(z) > BOUND)),
         cross_correlation=peak[0],
         cross_lag=peak[1],
         cross_p=peak[2],
-        jarque_bera_p=float(stats.jarque_bera(e[np.isfinite(e)]).pvalue),
+        jarque_bera_p=float(scipy.stats.jarque_bera(e[np.isfinite(e)]).pvalue),
     )
 
 

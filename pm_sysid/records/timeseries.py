@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.interpolate import make_interp_spline
 
 from pm_sysid.arguments import among, flag, shown, whole
 from pm_sysid.records.tables import Readers
@@ -223,7 +223,7 @@ class TimeSeries(Readers):
         # Knots of order one apart, rather than seconds, keep the coefficients well scaled.
         x = np.arange(len(u), dtype=float) if self.uniform else (self.t - self.t[0]) / self._mean_step
         end = [(m, np.zeros(u.shape[1])) for m in (4, 5, 6)]
-        spline = make_interp_spline(x, u, k=degree, bc_type=(end, end) if degree == 7 else None)
+        spline = scipy.interpolate.make_interp_spline(x, u, k=degree, bc_type=(end, end) if degree == 7 else None)
         width = np.diff(x)[:, None]
         taylor = (spline(x[:-1], nu=m) * width**m / math.factorial(m) for m in range(1, degree + 1))
         return np.stack([u[:-1], *taylor])

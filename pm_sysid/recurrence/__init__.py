@@ -1,1 +1,8 @@
-"""The recurrence Op: a frozen scalar step run over time, its derivatives, its batch form, and the backends that run it."""
+"""Recurrences: the Op that runs a step over time, its gradient, its batch, and the backends.
+
+Importing any of these modules tells PyTensor how the Ops are vectorised, rewritten and compiled.
+"""
+
+from pm_sysid.recurrence import backends, sum_rewrite, vectorise
+
+__all__ = ["backends", "sum_rewrite", "vectorise"]

@@ -1,4 +1,7 @@
-"""Recurrences as functions of arrays, for callers that want numbers and not expressions: kernels called without PyTensor."""
+"""Recurrences as functions of arrays, for callers that want numbers and not expressions: kernels called without PyTensor.
+
+The compiler is imported with the first kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from pm_sysid.recurrence.llvm import batch, single
-from pm_sysid.recurrence.llvm.loops import FAULTS
-from pm_sysid.recurrence.llvm.machine_code import address
 from pm_sysid.recurrence.op import Recurrence
 from pm_sysid.recurrence.threads import thread_count
 
@@ -25,6 +25,8 @@ def compiled_run(recurrence: Recurrence) -> Run:
 
     The arrays must have the Op's dtypes (float64, and int64 for counts).
     """
+    from pm_sysid.recurrence.llvm import single
+
     kernel = _kernel(single.value_symbol(recurrence))
 
     def run(params: Any, starts: Any, counts: Any, substeps: Any, samples: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -42,6 +44,8 @@ def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     Every run begins at the first sample. The arrays must have the Op's dtypes (float64, and int64 for edges and counts).
     ``threads`` is by default the number that :func:`set_threads` has set.
     """
+    from pm_sysid.recurrence.llvm import batch
+
     kernel, no_state = _kernel(batch.value_symbol(recurrence)), np.empty((0, 0, 0))
 
     def run(params: Any, starts: Any, edges: Any, *record: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -56,6 +60,9 @@ def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
 
 def _kernel(symbol: str) -> Callable[..., None]:
     """Python function of a kernel, which writes its results into the last arrays it is given."""
+    from pm_sysid.recurrence.llvm.loops import FAULTS
+    from pm_sysid.recurrence.llvm.machine_code import address
+
     place = address(symbol)
 
     def call(*arguments: Any) -> None:

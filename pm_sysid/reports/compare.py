@@ -11,8 +11,8 @@ import arviz_stats
 import numpy as np
 import pandas as pd
 import pymc as pm
+import scipy
 import xarray as xr
-from scipy.special import softmax
 
 from pm_sysid.arguments import shown
 from pm_sysid.idata import elements, posterior_of
@@ -226,7 +226,7 @@ def evidence_weights(values: Any, errors: Any) -> tuple[np.ndarray, np.ndarray]:
     if np.isnan(value).any():
         return np.full(len(value), np.nan), np.full(len(value), np.nan)
     scatter = np.random.default_rng(0).standard_normal((4000, len(value)))
-    weights = softmax(value + error * np.concatenate([scatter, -scatter]), axis=1)
+    weights = scipy.special.softmax(value + error * np.concatenate([scatter, -scatter]), axis=1)
     return weights.mean(axis=0), weights.std(axis=0)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pm_sysid.compat import array_stats
+from pm_sysid.compat.arviz import array_stats
 
 #: Chains agree up to the first R-hat, and disagree above the second.
 R_HAT_AGREES, R_HAT_DISAGREES = 1.01, 1.05

@@ -8,9 +8,9 @@ from typing import Any
 
 import arviz_stats
 import numpy as np
+import scipy
 import xarray as xr
 from numpy.typing import NDArray
-from scipy import stats
 
 from pm_sysid.arguments import words
 from pm_sysid.idata import group
@@ -79,7 +79,7 @@ class CalibrationTests:
     @property
     def resolution(self) -> tuple[float, float]:
         """Bias, in posterior standard deviations, and relative error of the width that are found nine times in ten."""
-        needed = float(stats.norm.isf(self.threshold / 2) + stats.norm.ppf(POWER))
+        needed = float(scipy.stats.norm.isf(self.threshold / 2) + scipy.stats.norm.ppf(POWER))
         n = self.fits - self.failed
         return needed / np.sqrt(n), needed / np.sqrt(2 * n)
 
@@ -179,7 +179,7 @@ def calibration_tests(
         raise ValueError(f"{fits - failed} fits did not fail, too few to say anything; make at least ten.")
     table = found.sel(parameter=names).isel(fit=np.flatnonzero(~found["failed"].values))
     pit, z = (table[name].transpose("fit", "parameter").values for name in ("pit", "z"))
-    n, scores = len(pit), stats.norm.ppf(pit)
+    n, scores = len(pit), scipy.stats.norm.ppf(pit)
     squares = np.sum(scores**2, axis=0)
     with np.errstate(invalid="ignore"):
         unconverged = int(np.any(table["r_hat"].values > R_HAT, axis=table["r_hat"].get_axis_num("parameter")).sum())
@@ -191,8 +191,8 @@ def calibration_tests(
         unconverged=unconverged,
         level=float(level),
         uniform_p=np.array([_uniform(column) for column in pit.T]),
-        location_p=2 * stats.norm.sf(np.abs(scores.mean(axis=0)) * np.sqrt(n)),
-        width_p=2 * np.minimum(stats.chi2.sf(squares, n), stats.chi2.cdf(squares, n)),
+        location_p=2 * scipy.stats.norm.sf(np.abs(scores.mean(axis=0)) * np.sqrt(n)),
+        width_p=2 * np.minimum(scipy.stats.chi2.sf(squares, n), scipy.stats.chi2.cdf(squares, n)),
         location=scores.mean(axis=0),
         width=np.sqrt(squares / n),
         z_mean=_mean(z),

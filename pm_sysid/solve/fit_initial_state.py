@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.steps.rk4 import rk4_inputs, run_batch
@@ -78,7 +78,7 @@ def fitted_start(
     while True:
         until = min(until, len(first))
         if seen[:until].sum() >= moving.size:
-            z = least_squares(residuals, z, slopes, max_nfev=50, args=(until,)).x
+            z = scipy.optimize.least_squares(residuals, z, slopes, max_nfev=50, args=(until,)).x
         if until == len(first):
             break
         until *= 2

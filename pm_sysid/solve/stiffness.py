@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.integrate import solve_ivp
+import scipy
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.symbolic.derivatives import jacobian
@@ -66,7 +66,7 @@ def fastest_decay(system: System, record: TimeSeries, theta: np.ndarray, start: 
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                run = solve_ivp(slope, record.t[i : i + 2], x, method="Radau", jac=change, rtol=1e-4, atol=1e-8)
+                run = scipy.integrate.solve_ivp(slope, record.t[i : i + 2], x, method="Radau", jac=change, rtol=1e-4, atol=1e-8)
                 if not run.success or not np.all(np.isfinite(run.y)):
                     return None
                 for t, state in zip(run.t, run.y.T, strict=True):

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2] / "pm_sysid"
-COMPAT = ROOT / "compat.py"
+COMPAT = sorted((ROOT / "compat").glob("*.py"))
 LIBRARIES = {"arviz", "arviz_base", "arviz_plots", "arviz_stats", "llvmlite", "numba", "pymc", "pytensor"}
 #: Modules that the libraries document for their users; names of all others go through compat.
 PUBLIC = {
@@ -53,14 +53,19 @@ def from_imports(path: Path) -> Iterator[tuple[str, str, str]]:
             yield from ((node.module, alias.name, alias.asname or alias.name) for alias in node.names)
 
 
-NAMES = {own: (module, name) for module, name, own in from_imports(COMPAT) if module.split(".")[0] in LIBRARIES}
+NAMES = {own: (module, name) for p in COMPAT for module, name, own in from_imports(p) if module.split(".")[0] in LIBRARIES}
 NAMES.pop("jax_funcify")  # by jax_dispatch
-#: Functions of compat that reach into an object or import late.
-FUNCTIONS = [node.name for node in ast.parse(COMPAT.read_text()).body if isinstance(node, ast.FunctionDef)]
+#: Functions of compat that reach into an object or import late, with their modules.
+FUNCTIONS = {
+    node.name: "pm_sysid.compat" if path.stem == "__init__" else f"pm_sysid.compat.{path.stem}"
+    for path in COMPAT
+    for node in ast.parse(path.read_text()).body
+    if isinstance(node, ast.FunctionDef)
+}
 USERS: dict[str, list[str]] = {}
 for path in sorted(ROOT.rglob("*.py")):
     for module, name, _ in from_imports(path):
-        if module == "pm_sysid.compat":
+        if module.startswith("pm_sysid.compat"):
             USERS.setdefault(name, []).append(path.relative_to(ROOT).as_posix())
 
 CHECKS: dict[str, Callable[[Any], None]] = {}
@@ -516,7 +521,7 @@ def test_the_library_offers_what_is_used(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_reaches_into_objects_works(name: str) -> None:
-    found = problem(name, "pm_sysid.compat", name, CHECKS[name])
+    found = problem(name, FUNCTIONS[name], name, CHECKS[name])
     assert found is None, found
 
 
@@ -530,7 +535,7 @@ def test_a_broken_name_is_reported_with_its_library_its_version_and_what_needs_i
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_only_compat_imports_names_that_libraries_may_change(path: Path) -> None:
-    if path == COMPAT:
+    if path in COMPAT:
         return
     tree, bad = ast.parse(path.read_text()), []
     for node in ast.walk(tree):

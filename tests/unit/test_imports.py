@@ -1,4 +1,7 @@
-"""The shape of the package: imports go one way, in the order that docs/design.md prints; public names are documented."""
+"""The shape of the package: imports go one way, in the order that docs/design.md prints; public names are documented.
+
+The root stands outside this order. It imports a public name when somebody asks for it, by the list in ``__init__.pyi``.
+"""
 
 from __future__ import annotations
 
@@ -123,17 +126,70 @@ def test_plots_need_no_sampler(library: str) -> None:
                 assert library not in {i.split(".")[0] for i in imports(MODULES[other])}, f"{name} through {other}"
 
 
-def test_importing_the_package_imports_no_matplotlib() -> None:
-    code = "import sys, pm_sysid; print('matplotlib.pyplot' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split()[0] == "False"
+# -- what the root imports, and when ------------------------------------------------------------------------------------
+
+#: Public names by the modules that define them, as type checkers see them.
+STUB = [node for node in ast.parse((ROOT / "__init__.pyi").read_text()).body if isinstance(node, ast.ImportFrom)]
+LISTED = {alias.name: node.module for node in STUB for alias in node.names}
+#: Libraries that take long to import, and that ``import pymc`` does not import. JAX is jaxlib: ArviZ puts a module called jax
+#: there that imports nothing before it is used.
+HEAVY = """
+    arviz arviz_base arviz_plots arviz_stats filelock jaxlib jinja2 llvmlite matplotlib netCDF4 numba scipy.fft scipy.integrate
+    scipy.interpolate scipy.io scipy.linalg scipy.ndimage scipy.optimize scipy.signal scipy.sparse scipy.spatial scipy.special
+    scipy.stats
+""".split()
+#: What a script does before it compiles anything.
+FIRST_NAMES = "System TimeSeries TextFormat EK0 EK1 ODEFilter ODESimulator Target find_mode simulate set_data models datasets"
 
 
-def test_importing_the_package_imports_no_jax() -> None:
-    # ArviZ puts a module called jax there that imports nothing before it is used.
-    code = "import sys, pymc, pm_sysid; print('jaxlib' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split()[0] == "False"
+def modules_after(*statements: str) -> list[set[str]]:
+    """Modules that a new process has imported after each of some statements."""
+    code = "\n".join(["import sys", *(f"{statement}\nprint(*sys.modules)" for statement in statements)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return [set(line.split()) for line in done.stdout.splitlines()]
+
+
+def test_the_root_imports_the_environment_alone_and_the_names_of_a_model_no_heavy_library() -> None:
+    assert own(ROOT / "__init__.py") == {"environment"}
+    names = f"for name in '{FIRST_NAMES}'.split():\n    getattr(pm_sysid, name)"
+    root, record, model = modules_after("import pm_sysid", "pm_sysid.TimeSeries", names)
+    assert root & {f"pm_sysid.{name}" for name in MODULES} == {"pm_sysid.environment"}
+    assert "pm_sysid.records.timeseries" in record and "pm_sysid.likelihood.ode_filter" not in record
+    assert "pm_sysid.likelihood.ode_filter" in model and not model & set(HEAVY)
+
+
+def test_importing_the_package_imports_little_that_pymc_does_not() -> None:
+    pymc, both = modules_after("import pymc", "import pm_sysid")
+    assert not pymc & set(HEAVY), "PyMC imports this now: it is free, and no longer heavy"
+    assert {name.split(".")[0] for name in both - pymc} <= {"pm_sysid", *sys.stdlib_module_names}
+
+
+def test_public_names_are_those_that_type_checkers_see_and_come_from_the_modules_that_define_them() -> None:
+    assert sorted(pm_sysid.__all__) == sorted(LISTED)
+    for node in STUB:  # the form that type checkers take as public, and that the root reads
+        assert [(alias.name, alias.asname) for alias in node.names] == [(node.names[0].name, node.names[0].name)]
+    for name, home in LISTED.items():
+        if home == "pm_sysid":
+            assert name in MODULES
+        else:
+            tree = ast.parse(MODULES[home.removeprefix("pm_sysid.")].read_text())
+            assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}, (name, home)
+            assert getattr(pm_sysid, name) is getattr(sys.modules[home], name)
+
+
+def test_a_name_that_is_not_public_is_refused() -> None:
+    with pytest.raises(AttributeError, match="module 'pm_sysid' has no attribute 'ODEFilters'"):
+        pm_sysid.ODEFilters  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'ODEFilters' from 'pm_sysid'"):
+        from pm_sysid import ODEFilters  # noqa: F401
+
+
+def test_a_package_can_be_imported_by_itself_and_all_names_at_once() -> None:
+    same = "assert all(globals()[name] is getattr(pm_sysid, name) for name in pm_sysid.__all__)"
+    first, everything = modules_after("import pm_sysid.reports; pm_sysid.reports", f"from pm_sysid import *; {same}")
+    assert "pm_sysid.reports" in first and "pm_sysid.reports.report" not in first
+    assert "pm_sysid.reports.report" in everything
 
 
 def test_no_module_is_called_utils() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from pm_sysid.compat import register_funcify_and_cache_key
+from pm_sysid.compat.numba import register_funcify_and_cache_key
 from pm_sysid.recurrence.batch_op import BatchRecurrence, BatchRecurrenceGradient
 from pm_sysid.recurrence.llvm.call import numba_function
 from pm_sysid.recurrence.llvm.machine_code import load

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 from pytensor import config
 
-from pm_sysid.compat import cgutils, compile_numba_function_src, numba_njit
+from pm_sysid.compat.numba import cgutils, compile_numba_function_src, numba_njit
 from pm_sysid.recurrence.llvm.loops import FAULTS, functions_of
 
 _LONG = ir.IntType(64)

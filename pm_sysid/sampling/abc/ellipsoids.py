@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
+import scipy
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Ellipsoid:
         if self.root is None:
             return 0.0
         d = len(self.mean)
-        ball = 0.5 * d * math.log(math.pi) - float(gammaln(0.5 * d + 1))
+        ball = 0.5 * d * math.log(math.pi) - float(scipy.special.gammaln(0.5 * d + 1))
         return ball + float(np.sum(np.log(np.abs(np.diag(self.root)))))
 
     def draw(self, normal: np.ndarray, radius: np.ndarray) -> np.ndarray:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
-from scipy.stats import gaussian_kde
+import scipy
 
 from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid, around, cover, whole_cube
 
@@ -81,7 +80,7 @@ class Population:
         """Log of the estimated prior mass below the threshold, by model, times the model's prior probability."""
         log_weight = self.log_prior - self.log_pool
         parts = [log_weight[self.model == k] for k in range(n_models)]
-        return np.array([logsumexp(part) if len(part) else -np.inf for part in parts])
+        return np.array([scipy.special.logsumexp(part) if len(part) else -np.inf for part in parts])
 
     def probability(self, n_models: int) -> np.ndarray:
         """Posterior probability of each model: its share of the weight."""
@@ -141,7 +140,7 @@ def _peak(distances: np.ndarray) -> float:
     if len(distances) < 3 or np.ptp(distances) <= 1e-12 * abs(distances[0]):
         return 0.0
     grid = np.linspace(distances.min(), distances.max(), 200)
-    return float(np.max(gaussian_kde(distances)(grid)))
+    return float(np.max(scipy.stats.gaussian_kde(distances)(grid)))
 
 
 def kernel_weights(distance: np.ndarray, threshold: float) -> np.ndarray:

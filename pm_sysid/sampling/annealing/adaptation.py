@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky
+import scipy
 
 #: Share of the paper's proposals, of many widths, among the shaped ones: a chain beside the posterior finds its way by them.
 EXPLORING = 0.3
@@ -111,7 +111,7 @@ def _stretched(root: np.ndarray, step: np.ndarray, accept: float, number: int) -
 def _factor(matrix: np.ndarray, before: np.ndarray) -> np.ndarray:
     """Factor of a covariance; the one before where rounding makes it indefinite."""
     try:
-        factor: np.ndarray = cholesky(matrix, lower=True)
+        factor: np.ndarray = scipy.linalg.cholesky(matrix, lower=True)
     except (np.linalg.LinAlgError, ValueError):
         return before
     return factor

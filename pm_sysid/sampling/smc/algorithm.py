@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from pm_sysid.arguments import number, shown, whole
 from pm_sysid.likelihood.prior_draws import Mass, draw_prior_and_mass
@@ -186,7 +186,7 @@ class Sequential:
         while enough and state.fraction == 0.0 and not self.finished(state):
             state, enough = self._absorb(state, rng)
         with np.errstate(divide="ignore"):
-            mean = logsumexp(state.log_weights) - np.log(count)
+            mean = scipy.special.logsumexp(state.log_weights) - np.log(count)
         if not np.isfinite(mean):
             raise ValueError(
                 f"every particle has a likelihood of zero at sample {state.n}: no draw of the prior can explain the record up "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
-from pm_sysid.compat import array_stats
+from pm_sysid.compat.arviz import array_stats
 from pm_sysid.sampling.smc.stages import GOOD_K
 
 #: Iterations of bridge sampling, and the change of the logarithm that ends them.
@@ -38,7 +38,7 @@ def importance(log_ratio: np.ndarray) -> Estimate:
         target is zero.
     """
     n = len(log_ratio)
-    total = float(logsumexp(log_ratio)) if np.any(log_ratio > -np.inf) else -np.inf
+    total = float(scipy.special.logsumexp(log_ratio)) if np.any(log_ratio > -np.inf) else -np.inf
     if not np.isfinite(total):
         return Estimate(-np.inf, np.inf, np.inf, 0.0)
     weights = np.exp(log_ratio - total)
@@ -86,14 +86,14 @@ def bridge(at_draws: np.ndarray, at_proposals: np.ndarray, family: np.ndarray) -
         # f = (target / proposal) / (share * target + (1 - share) * z * proposal), and the same for 1 / target.
         up = proposals - np.logaddexp(np.log(share) + proposals, np.log1p(-share) + log_z)
         low = -np.logaddexp(np.log(share) + draws, np.log1p(-share) + log_z)
-        new = float(logsumexp(up) - np.log(n) - (logsumexp(low) - np.log(len(low))))
+        new = float(scipy.special.logsumexp(up) - np.log(n) - (scipy.special.logsumexp(low) - np.log(len(low))))
         log_z, change = new, abs(new - log_z)
         if not np.isfinite(log_z):
             return Estimate(-np.inf, np.inf, np.inf, 0.0)
         if change < CHANGE:
             break
-    of_proposals = np.exp(up - logsumexp(up))
-    of_draws = np.exp(low - logsumexp(low))
+    of_proposals = np.exp(up - scipy.special.logsumexp(up))
+    of_draws = np.exp(low - scipy.special.logsumexp(low))
     clusters = np.bincount(family, of_draws - 1 / len(of_draws))
     variance = float(np.sum((of_proposals - 1 / n) ** 2) + np.sum(clusters**2))
     return Estimate(log_z + shift, float(np.sqrt(variance)), pareto_shape(up), 1.0 / float(np.sum(of_proposals**2)) / n)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
-from scipy.special import gammaln, logsumexp
+import scipy
 
 #: Most components of a mixture.
 MOST_COMPONENTS = 8
@@ -56,7 +55,7 @@ class Mixture(NamedTuple):
         mean, root = moments(x, weights)
         d, size = x.shape[1], 1.0 / np.sum(weights**2)
         most = int(min(MOST_COMPONENTS, size / (2 * (d + 1))))
-        z = solve_triangular(root, (x - mean).T, lower=True).T
+        z = scipy.linalg.solve_triangular(root, (x - mean).T, lower=True).T
         best = None
         if most > 1:
             criterion = _single(z, weights) - 0.5 * np.log(size) * _unknowns(1, d) / size
@@ -95,7 +94,7 @@ class Mixture(NamedTuple):
 
     def logpdf(self, x: np.ndarray) -> np.ndarray:
         """Log-density (N,) of particles (N, d)."""
-        return np.asarray(logsumexp(self._parts(x) + np.log(self.shares)[:, None], axis=0))
+        return np.asarray(scipy.special.logsumexp(self._parts(x) + np.log(self.shares)[:, None], axis=0))
 
     def nearest(self, x: np.ndarray) -> np.ndarray:
         """Index (N,) of the component that each particle most likely came from."""
@@ -106,10 +105,10 @@ class Mixture(NamedTuple):
         d = x.shape[1]
         parts = np.empty((len(self.shares), len(x)))
         for part, mean, root in zip(parts, self.means, self.roots, strict=True):
-            squares = np.sum(solve_triangular(root, (x - mean).T, lower=True) ** 2, axis=0)
+            squares = np.sum(scipy.linalg.solve_triangular(root, (x - mean).T, lower=True) ** 2, axis=0)
             volume = np.log(np.diag(root)).sum()
             if np.isfinite(nu := self.freedom):
-                constant = gammaln((nu + d) / 2) - gammaln(nu / 2) - 0.5 * d * np.log(nu * np.pi)
+                constant = scipy.special.gammaln((nu + d) / 2) - scipy.special.gammaln(nu / 2) - 0.5 * d * np.log(nu * np.pi)
                 part[:] = constant - volume - 0.5 * (nu + d) * np.log1p(squares / nu)
             else:
                 part[:] = -0.5 * (d * np.log(2 * np.pi) + squares) - volume
@@ -124,7 +123,7 @@ def moments(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     correlation = covariance / scale / scale[:, None]
     # Few distinct particles, or two that are one: keep every direction open.
-    root: np.ndarray = scale[:, None] * cholesky(correlation + 1e-9 * np.eye(len(mean)), lower=True)
+    root: np.ndarray = scale[:, None] * scipy.linalg.cholesky(correlation + 1e-9 * np.eye(len(mean)), lower=True)
     return mean, root
 
 

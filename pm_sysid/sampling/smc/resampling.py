@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 
 def effective_size(log_weights: np.ndarray) -> np.ndarray:
@@ -19,7 +19,7 @@ def effective_size(log_weights: np.ndarray) -> np.ndarray:
 
 def normalised(log_weights: np.ndarray) -> np.ndarray:
     """Weights that sum to one."""
-    weights = np.exp(log_weights - logsumexp(log_weights))
+    weights = np.exp(log_weights - scipy.special.logsumexp(log_weights))
     result: np.ndarray = weights / weights.sum()
     return result
 
@@ -40,7 +40,7 @@ def cluster_variance(log_weights: np.ndarray, family: np.ndarray) -> float:
     family : array of int, shape (N,)
         Which ancestor a particle descends from since the last resampling.
     """
-    weights = np.exp(log_weights - logsumexp(log_weights))
+    weights = np.exp(log_weights - scipy.special.logsumexp(log_weights))
     sums = np.bincount(family, weights - 1 / len(weights))
     return float(np.sum(sums**2))
 

@@ -18,7 +18,8 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import count, of_kind, place, seed, shown, whole_seed
-from pm_sysid.compat import array_stats, seeds_per_chain
+from pm_sysid.compat import seeds_per_chain
+from pm_sysid.compat.arviz import array_stats
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
 from pm_sysid.recurrence.threads import default_threads

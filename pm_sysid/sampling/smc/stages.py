@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 import xarray as xr
-from scipy.special import logsumexp
 
 from pm_sysid.idata import dataset, group, holds
 
@@ -122,7 +122,9 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
         error = float(np.fmax(error, np.sqrt(np.mean(final(found)["log_evidence_se"].values ** 2))))
     reasons = [str(found.attrs["doubt"])] if found.attrs.get("doubt") else []
     reasons += [reason for reason in doubts(found) if reason not in reasons]
-    return Evidence(float(logsumexp(chains) - np.log(chains.size)), error / np.sqrt(chains.size), chains, " ".join(reasons))
+    return Evidence(
+        float(scipy.special.logsumexp(chains) - np.log(chains.size)), error / np.sqrt(chains.size), chains, " ".join(reasons)
+    )
 
 
 def doubts(statistics: xr.Dataset) -> list[str]:

@@ -2,17 +2,16 @@
 
 All other modules import these names from here, so that a new version of a library is dealt with in one place;
 ``tests/unit/test_compat.py`` checks each of them and says which library broke which name. What the libraries document for
-their users (``pymc``, ``pytensor.tensor``, ``pytensor.graph``, ...) is imported from them directly. Only :func:`jax_dispatch`
-imports JAX.
+their users (``pymc``, ``pytensor.tensor``, ``pytensor.graph``, ...) is imported from them directly.
+
+Here are the names that PyMC imports anyway. ArviZ and numba, which it does not, have modules of their own, so that they are
+imported by those who need them; :func:`jax_dispatch` imports JAX.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from arviz_stats import ELPDData  # base class of criteria of fit
-from arviz_stats.base import array_stats  # statistics of NumPy arrays without labels: ess, rhat
-from numba.core import cgutils  # pieces of LLVM code: functions of other modules, tuples
 from pymc.distributions.shape_utils import change_dist_size  # a random variable with more dimensions
 from pymc.distributions.simulator import SimulatorRV  # class of the random variable of pm.Simulator
 from pymc.logprob.abstract import _logprob as logprob  # dispatch: the log density of a random variable, by its class
@@ -49,13 +48,6 @@ from pytensor.graph.traversal import (
     toposort,  # operations above outputs, each after those it needs
 )
 from pytensor.graph.utils import MissingInputError  # raised where a graph needs a value that nobody gives
-from pytensor.link.numba.cache import compile_numba_function_src  # a Python function from source text, for numba
-from pytensor.link.numba.dispatch import numba_funcify  # dispatch: an operation as a numba function
-from pytensor.link.numba.dispatch.basic import (
-    generate_fallback_impl,  # an operation's Python code, called from numba
-    numba_njit,  # numba.njit with PyTensor's options
-    register_funcify_and_cache_key,  # dispatch: an operation as a numba function with a key of the disk cache
-)
 from pytensor.tensor.basic import Alloc, ExtractDiag, Eye, Join, MakeVector, ScalarFromTensor, TensorFromScalar  # operations
 from pytensor.tensor.blockwise import (
     Blockwise,  # an operation on the last dimensions, repeated over the first ones
@@ -86,7 +78,6 @@ __all__ = [
     "CpuLeapfrogIntegrator",
     "DimShuffle",
     "Dot",
-    "ELPDData",
     "Elemwise",
     "ExtractDiag",
     "Eye",
@@ -109,13 +100,8 @@ __all__ = [
     "Subtensor",
     "Sum",
     "TensorFromScalar",
-    "array_stats",
-    "cgutils",
     "change_dist_size",
-    "compile_numba_function_src",
     "dataclass_state",
-    "elpd_table",
-    "generate_fallback_impl",
     "get_random_generator",
     "get_value_vars_from_user_vars",
     "indices_from_subtensor",
@@ -125,10 +111,7 @@ __all__ = [
     "logp_dlogp",
     "logprob",
     "normalize_rng_param",
-    "numba_funcify",
-    "numba_njit",
     "optdb",
-    "register_funcify_and_cache_key",
     "register_specialize",
     "register_stabilize",
     "replace_rng_nodes",
@@ -138,12 +121,6 @@ __all__ = [
     "vectorize_node",
     "vectorize_node_fallback",
 ]
-
-
-def elpd_table(criterion: ELPDData) -> str:
-    """Header and table of a criterion of fit, as ArviZ prints them."""
-    untyped: Any = criterion
-    return f"{untyped._header()}\n\n{untyped._table()}\n"
 
 
 def jax_dispatch() -> Any:
