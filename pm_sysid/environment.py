@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any
 
 NAME = "OMP_NUM_THREADS"
@@ -39,7 +40,11 @@ def ieee_arithmetic() -> AbstractContextManager[Any]:
     PyTensor lets LLVM rearrange sums. How it does so depends on what it can inline: all that was compiled in this process, but
     nothing that was loaded from the disk cache. A run would then depend, in the last digit, on the history of its process, and
     the chains of one run on the processes they are in.
+
+    Functions that PyTensor's numba backend defines when it is imported keep the setting of that moment, so that it is imported
+    before: it has the user's setting, whoever compiles first.
     """
+    import_module("pytensor.link.numba.dispatch")
     flags: AbstractContextManager[Any] = pytensor.config.change_flags(numba__fastmath=False)
     return flags
 

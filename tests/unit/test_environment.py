@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,20 @@ def test_the_setting_of_the_user_is_kept() -> None:
     before = pytensor.config.numba__fastmath
     compiled([], pt.constant(1.0))
     assert pytensor.config.numba__fastmath == before
+
+
+def test_what_pytensor_defines_for_numba_is_the_same_whoever_compiles_first() -> None:
+    code = """
+import pytensor, pytensor.tensor as pt
+from pm_sysid.environment import compiled
+compiled([], pt.zeros(3) + 1.0)
+from numba.core.dispatcher import Dispatcher
+from pytensor.link.numba.dispatch.linalg import products
+flags = [f.targetoptions["fastmath"] for f in vars(products).values() if isinstance(f, Dispatcher)]
+assert flags and all(flags) and pytensor.config.numba__fastmath, flags
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 def test_every_function_is_compiled_in_this_way() -> None:
