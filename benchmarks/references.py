@@ -196,7 +196,7 @@ def _allowed(model: pm.Model, rng: np.random.Generator, draws: int = 1_000_000) 
 
 def save(name: str, reference: Reference) -> None:
     """Add a reference to the file, which other processes may write to."""
-    with (RESULTS.parent / ".references.lock").open("w") as lock:
+    with Path(__file__).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         RESULTS.write_text(json.dumps(stored() | {name: reference._asdict()}, indent=1) + "\n")
 
