@@ -3,7 +3,8 @@
 Two hundred Markov chains start around all modes that :func:`pm_sysid.find_mode` finds from the true parameters and from prior
 draws, in shares by Laplace's approximation. They move along differences of each other's past (ter Braak and Vrugt 2008). A
 mixture of t distributions is then fitted to them, and 40,000 draws of it, weighted, give moments and evidence. The two have the
-log posterior in common and nothing else. A reference counts where the weighted draws are worth a thousand and its means and
+log posterior in common and nothing else. Both move in the unconstrained space of the model, or, where positive unknowns reach down
+to zero (their logarithms have long tails there, and curved ridges), with these unknowns in natural units. A reference counts where the weighted draws are worth a thousand and its means and
 standard deviations are those of the chains.
 
 Run: ``uv run benchmarks/references.py [names of problems]`` computes and saves them (``benchmarks/results/references.json``);
@@ -38,6 +39,8 @@ RESULTS = Path(__file__).parent / "results" / "references.json"
 CHAINS, STEPS, COUNTED, THIN = 200, 1500, 1000, 5
 #: Draws of the mixture that are weighted, and how often it is fitted to them again.
 DRAWS, ROUNDS = 40_000, 3
+#: Problems whose positive unknowns are taken in natural units.
+NATURAL = ("pendulum",)
 #: Effective draws, and distance of the two methods in standard deviations, between which a reference counts.
 ENOUGH, AGREED = 1000.0, 0.1
 
@@ -73,7 +76,7 @@ class Reference(NamedTuple):
 
 
 def known(problem: Problem) -> Reference:
-    """The stored reference of a problem; computed, if there is none for the model as it is."""
+    """The stored reference of a problem; computed and stored, if there is none for the model as it is."""
     found = stored().get(problem.name)
     if found is not None:
         reference = Reference(**found)
@@ -81,7 +84,9 @@ def known(problem: Problem) -> Reference:
         if np.isclose(float(density(target)(np.array([reference.point]))[0]), reference.logp, rtol=1e-6, atol=1e-4):
             return reference
         print(f"{problem.name}: the stored reference is of another model or record, and is computed again", flush=True)
-    return compute(problem)
+    reference = compute(problem)
+    save(problem.name, reference)
+    return reference
 
 
 def stored() -> dict[str, Any]:
@@ -112,8 +117,9 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
         warnings.simplefilter("ignore")
         mode = sid.find_mode(problem.model, start=start, random_seed=seed, progressbar=False)
     target = sid.Target(problem.model)
-    logp = density(target)
-    kept = _chains(logp, _around(mode, logp, rng), rng)
+    units = Units(problem.model, problem.name in NATURAL)
+    logp = units.density(density(target))
+    kept = _chains(logp, _around(units.modes(mode), logp, rng), rng)
     flat = kept.reshape(-1, kept.shape[2])
     proposal = Mixture.fit(flat, np.full(len(flat), 1 / len(flat)), 5.0, rng)
     for repeat in range(ROUNDS):
@@ -123,7 +129,9 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
         if repeat < ROUNDS - 1 and 1 / np.sum(w**2) > ENOUGH:
             proposal = Mixture.fit(x, w, 5.0, rng)
     ess = float(1 / np.sum(w**2))
-    of_chains, of_draws = target.constrained(flat), target.constrained(x)
+    possible = log_w > -np.inf
+    x, w = x[possible], w[possible]
+    of_chains, of_draws = target.constrained(units.unconstrained(flat)), target.constrained(units.unconstrained(x))
     names = [rv.name for rv in problem.model.free_RVs]
     mean = {n: np.tensordot(w, of_draws[n], 1) for n in names}
     sd = {n: np.sqrt(np.tensordot(w, (of_draws[n] - mean[n]) ** 2, 1)) for n in names}
@@ -131,7 +139,7 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
     columns = [kept[:, :, k] for k in range(kept.shape[2])]
     return Reference(
         point=mode.point.tolist(),
-        logp=float(logp(mode.point[None])[0]),
+        logp=float(density(target)(mode.point[None])[0]),
         modes=len(mode.modes),
         mean={n: v.tolist() for n, v in mean.items()},
         sd={n: v.tolist() for n, v in sd.items()},
@@ -147,12 +155,45 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
     )
 
 
-def _around(mode: sid.Mode, logp: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Starts (CHAINS, d) of the chains: weighted t draws around all modes by their shares, with the curvature of the best."""
-    evidence = np.array([m.log_evidence for m in mode.modes])
-    share = softmax(np.where(np.isfinite(evidence), evidence, np.nanmax(evidence)))
-    roots = np.repeat(np.linalg.cholesky(mode.covariance)[None], len(share), axis=0)
-    proposal = Mixture(share, np.array([m.point for m in mode.modes]), roots, 5.0)
+class Units:
+    """Coordinates that the samplers move in: those of the model's unconstrained space, logarithms undone if asked for."""
+
+    def __init__(self, model: pm.Model, natural: bool) -> None:
+        sizes = [int(np.prod(model.eval_rv_shapes()[rv.name], dtype=int)) for rv in model.free_RVs]
+        logs = [natural and type(model.rvs_to_transforms[rv]).__name__ == "LogTransform" for rv in model.free_RVs]
+        self.logs = np.repeat(logs, sizes)
+
+    def unconstrained(self, z: np.ndarray) -> np.ndarray:
+        """Unconstrained points of possible ones (B, d) in these units."""
+        x = z.copy()
+        x[:, self.logs] = np.log(z[:, self.logs])
+        return x
+
+    def density(self, logp: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+        """Log density in these units."""
+
+        def function(z: np.ndarray) -> np.ndarray:
+            total = np.full(len(z), -np.inf)
+            possible = np.all(z[:, self.logs] > 0, axis=1)
+            if possible.any():
+                x = self.unconstrained(z[possible])
+                total[possible] = logp(x) - x[:, self.logs].sum(axis=1)
+            return total
+
+        return function
+
+    def modes(self, mode: sid.Mode) -> Mixture:
+        """The modes by their shares, all with the curvature of the best one."""
+        evidence = np.array([m.log_evidence for m in mode.modes])
+        share = softmax(np.where(np.isfinite(evidence), evidence, np.nanmax(evidence)))
+        points, root = np.array([m.point for m in mode.modes]), np.linalg.cholesky(mode.covariance)
+        points[:, self.logs] = np.exp(points[:, self.logs])
+        scale = np.where(self.logs, points[0], 1.0)
+        return Mixture(share, points, np.repeat((scale[:, None] * root)[None], len(share), axis=0), 5.0)
+
+
+def _around(proposal: Mixture, logp: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator) -> np.ndarray:
+    """Starts (CHAINS, d) of the chains: weighted draws of proposals that are fitted again."""
     for _ in range(ROUNDS):
         x = proposal.draw(DRAWS // 8, rng)
         log_w = logp(x) - proposal.logpdf(x)

@@ -276,7 +276,7 @@ class _Run:
         return sample_ibis(
             max(self.draws, 20 * self.chains),
             model=self.model,
-            chains=max(2, min(self.chains, self.cores)),
+            chains=max(2, self.chains),
             cores=self.cores,
             random_seed=self.random_seed,
             progressbar=self.progressbar,

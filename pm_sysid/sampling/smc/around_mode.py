@@ -11,12 +11,15 @@ import xarray as xr
 from pm_sysid.compat import seeds_per_chain
 from pm_sysid.sampling.smc.evidence import importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
+from pm_sysid.sampling.smc.moves import Moves
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 from pm_sysid.sampling.smc.stages import stages
 
 #: Weighted draws of a round, most rounds, and the effective share of the draws with which they end.
 CLOUD, ROUNDS, ENOUGH = 4000, 6, 0.4
+#: Independent moves of each draw, and most steps along differences.
+MOVES, FEW_WALKS = 8, 5
 #: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
 FOLLOWED = 20
 
@@ -60,7 +63,10 @@ def sample_around_mode(
     Source: Cappé, Guillin, Marin and Robert (2004), Population Monte Carlo, Journal of Computational and Graphical Statistics
     13, 907-929.
     """
-    kernel = IBIS(draws, model=model, random_seed=random_seed)
+    # Every draw makes moves of its own, so that it depends on few others. Where proposals do not fit, particles walk: a few
+    # steps only, since the result is not to be believed in any case.
+    moves = Moves("plain", steps=MOVES, most_walks=FEW_WALKS)
+    kernel = IBIS(draws, model=model, random_seed=random_seed, moves=moves)
     finished = []
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
