@@ -3,9 +3,9 @@
 Two hundred Markov chains start around all modes that :func:`pm_sysid.find_mode` finds from the true parameters and from prior
 draws, in shares by Laplace's approximation. They move along differences of each other's past (ter Braak and Vrugt 2008). A
 mixture of t distributions is then fitted to them, and 40,000 draws of it, weighted, give moments and evidence. The two have the
-log posterior in common and nothing else. Both move in the unconstrained space of the model; where positive unknowns reach down to
-zero (their logarithms have long tails there, and curved ridges) these are in natural units. A reference counts where the weighted
-draws are worth a thousand and its means and standard deviations are those of the chains.
+log posterior in common and nothing else. Both move in the unconstrained space of the model; where positive unknowns reach down
+to zero (their logarithms have long tails there, and curved ridges) these are in natural units. A reference counts where the
+weighted draws are worth a thousand and its means and standard deviations are those of the chains.
 
 Run: ``uv run benchmarks/references.py [names of problems]`` computes and saves them (``benchmarks/results/references.json``);
 ``problems.py`` takes them from there. The tanks need ``PM_SYSID_DATA``.
