@@ -130,7 +130,7 @@ def goodwin(seed: int = 0, substeps: Any = 8) -> Problem:
     return Problem("goodwin", model, Answer(truth=truth, source=source), record, system)
 
 
-def hes1(seed: int = 0, substeps: Any = 8) -> Problem:
+def hes1(seed: int = 0, substeps: Any = 16) -> Problem:
     """Oscillation of Hes1 over four hours: protein and mRNA are measured in turn, in logarithms, the third quantity never."""
     system = sid.System(
         lambda t, x, u, p: (

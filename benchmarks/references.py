@@ -28,7 +28,7 @@ from problem_set import PROBLEMS, Problem
 from scipy.special import logsumexp, softmax
 
 import pm_sysid as sid
-from pm_sysid.compat import array_stats
+from pm_sysid.compat.arviz import array_stats
 from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.sampling.smc.evidence import pareto_shape
 from pm_sysid.sampling.smc.proposals import Mixture

@@ -29,9 +29,10 @@ BATCH = 4_000_000
 MOST, FEWEST = 512, 16
 #: Filter steps times points up to which values come with their gradients, which saves the compilation of values alone.
 WITH_GRADIENT = 20_000_000
-#: Filter steps of one evaluation from which on gradients are worth the compilation of lanes, four times that of a single point:
-#: 73 against 19 s of processor time for a Duffing oscillator, and 0.10 against 0.38 ms a gradient at 400 samples.
-IN_LANES = 50_000
+#: Filter steps of one evaluation from which on gradients are worth the compilation of lanes, about three times that of a single
+#: point: two tanks with 3070 steps take 37 s of processor time to compile, and then 4 in place of 14 ms a gradient. Searches
+#: take 5000 to 20,000 gradients.
+IN_LANES = 2_000
 
 
 class PosteriorFunctions:
