@@ -24,6 +24,7 @@ from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
+from pm_sysid.progress import compiling, progress_bar
 from pm_sysid.sampling.smc.around_mode import sample_around_mode
 from pm_sysid.sampling.smc.sample_ibis import sample_ibis
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
@@ -259,6 +260,8 @@ class _Run:
         rng = np.random.default_rng(self.random_seed)
         with self.model, warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # said in the verdict
+            with progress_bar("sample", self.progressbar), compiling("log posterior and gradient for NUTS"):
+                step = mode.nuts(target_accept=acceptance)
             idata: xr.DataTree = pm.sample(
                 self.draws,
                 tune=self.tune,
@@ -266,7 +269,7 @@ class _Run:
                 cores=self.cores,
                 random_seed=[int(s) for s in rng.integers(2**31, size=self.chains)],
                 initvals=mode.initvals,
-                step=mode.nuts(target_accept=acceptance),
+                step=step,
                 progressbar=self.progressbar,
                 compute_convergence_checks=False,
             )

@@ -199,7 +199,8 @@ def find_mode(
     point = {**functions.coordinates.point, **unconstrained(start or {}, model)}
     first = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
     with progress_bar("find_mode", progressbar) as say:
-        say("compiling")
+        say("drawing from the prior")
+        say.expect(functions.search_functions(prior_draws))
         hunt = Hunt(functions, first, "start" if start else "the model's initial point", say)
         interrupted = False
         try:

@@ -23,6 +23,7 @@ from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import for_each_particle
 from pm_sysid.likelihood.distances import distance_of, gaussian_kernel
 from pm_sysid.likelihood.simulator_function import FloatArray, Simulation
+from pm_sysid.progress import announced
 from pm_sysid.records.joined import joined
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_name, check_params, check_records, check_system, noise_entries, vector
@@ -220,7 +221,9 @@ class BatchDistance:
     @cached_property
     def _function(self) -> Callable[..., list[FloatArray]]:
         outputs = [p for graphs in self.parameters for p in graphs]
-        function: Callable[..., list[FloatArray]] = compiled(list(self.inputs.values()), outputs)
+        function: Callable[..., list[FloatArray]] = announced(
+            "parameters of the simulations", lambda: compiled(list(self.inputs.values()), outputs)
+        )
         return function
 
     def __reduce__(self) -> tuple[Callable[[bytes], BatchDistance], tuple[bytes]]:

@@ -22,6 +22,7 @@ from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked
 from pm_sysid.likelihood.filter_view import value_of
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp
+from pm_sysid.progress import Announced, compiling
 
 #: Most observed numbers times points in one batch: models without filters keep them all in memory.
 BATCH = 4_000_000
@@ -33,6 +34,15 @@ WITH_GRADIENT = 20_000_000
 #: point: two tanks with 3070 steps take 37 s of processor time to compile, and then 4 in place of 14 ms a gradient. Searches
 #: take 5000 to 20,000 gradients.
 IN_LANES = 2_000
+
+#: Functions by their names, in words.
+WORDS = {
+    "values": "log posterior of many points",
+    "gradients": "log posterior and gradient of many points",
+    "gradient": "log posterior and gradient",
+    "diffusions": "diffusions of the filters",
+    "free": "free variables at a point",
+}
 
 
 class PosteriorFunctions:
@@ -115,15 +125,22 @@ class PosteriorFunctions:
 
     # -- compilation --------------------------------------------------------------------------------------------------
 
+    def search_functions(self, draws: int) -> list[str]:
+        """What a search from so many prior draws compiles and has not yet, in words."""
+        gradient = "gradients" if self._work() > IN_LANES else "gradient"
+        names = [gradient, *(["values"] if self._work() * draws > WITH_GRADIENT else []), "free"]
+        return [WORDS[name] for name in names if name not in self._kept]
+
     def _once(self, name: str, build: Callable[[], Any]) -> Any:
         if name not in self._kept:
-            self._kept[name] = build()
+            with compiling(WORDS[name]):
+                self._kept[name] = build()
         return self._kept[name]
 
     def _compiled_values(self) -> Any:
         particles = pt.dmatrix("particles")
         batched = self.coordinates.vectorised([checked(self.model.logp())], particles)
-        return compiled([particles], batched, trust_input=True)
+        return Announced(WORDS["values"], compiled([particles], batched, trust_input=True))
 
     def _tempered(self) -> tuple[Variable, list[Variable]]:
         """Log posterior, and what is added to the diffusions of ``views`` in it."""
@@ -136,14 +153,14 @@ class PosteriorFunctions:
         graph, added = self._tempered()
         (value,) = self.coordinates.vectorised([graph], particles)
         gradient = pytensor.grad(value.sum(), particles, disconnected_inputs="ignore")
-        return compiled([particles, *added], [value, gradient], trust_input=True)
+        return Announced(WORDS["gradients"], compiled([particles, *added], [value, gradient], trust_input=True))
 
     def _compiled_gradient(self) -> Any:
         """Of one point, in a batch of its own."""
         graph, added = self._tempered()
         (value,), point = join_nonshared_inputs(self.coordinates.point, [graph], self.model.value_vars)
         gradient = pytensor.grad(value, point, disconnected_inputs="ignore")
-        function = compiled([point, *added], [value, gradient], trust_input=True)
+        function = Announced(WORDS["gradient"], compiled([point, *added], [value, gradient], trust_input=True))
 
         def row(points: np.ndarray, *more: np.ndarray) -> list[np.ndarray]:
             value, gradient = function(points[0], *more)
@@ -154,12 +171,12 @@ class PosteriorFunctions:
     def _compiled_diffusions(self) -> Any:
         particles = pt.dmatrix("particles")
         batched = self.coordinates.vectorised([checked(g) for g in calibrated_diffusions(self.views)], particles)
-        return compiled([particles], batched, trust_input=True)
+        return Announced(WORDS["diffusions"], compiled([particles], batched, trust_input=True))
 
     def _compiled_free(self) -> tuple[list[str], Any]:
         names = [v.name for v in self.model.free_RVs]
         wanted = [v for v in self.model.unobserved_value_vars if v.name in names]
-        function = compiled(self.model.value_vars, wanted)
+        function = Announced(WORDS["free"], compiled(self.model.value_vars, wanted))
         return [v.name for v in wanted], function
 
     # -- sizes --------------------------------------------------------------------------------------------------------

@@ -23,11 +23,15 @@ from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked, model_of
 from pm_sysid.likelihood.filter_rv import ODEFilterRV
 from pm_sysid.likelihood.prior_draws import draw_prior
+from pm_sysid.progress import announced
 from pm_sysid.recurrence.batch_op import BatchRecurrence
 from pm_sysid.recurrence.threads import default_threads, thread_count
 
 #: Fewest samples by which a diffusion is calibrated.
 MIN_DIFFUSION_SAMPLES = 256
+
+#: Functions that are compiled, in words.
+PRIOR, PARAMETERS, OTHERS = "log prior", "parameters of the filters", "log-likelihood of other data"
 
 
 class Progress(NamedTuple):
@@ -183,8 +187,18 @@ class Target:
 
     # -- compiled pieces ----------------------------------------------------------------------------------------------
 
-    def _compile(self, inputs: Sequence[Variable], outputs: Any) -> Any:
-        return compiled(list(inputs), outputs, trust_input=True)
+    @property
+    def functions(self) -> list[str]:
+        """What samplers compile, in words."""
+        filters = [PARAMETERS, *map(self._of_filter, range(len(self._filters)))] if self._filters else []
+        return [*filters, *([OTHERS] if self._others else []), PRIOR]
+
+    def _of_filter(self, k: int) -> str:
+        """Which log-likelihood that of a filter is, in words."""
+        return "log-likelihood" if len(self._filters) == 1 else f"log-likelihood of filter {k + 1}"
+
+    def _compile(self, what: str, inputs: Sequence[Variable], outputs: Any) -> Any:
+        return announced(what, lambda: compiled(list(inputs), outputs, trust_input=True))
 
     def _threaded(self, outputs: Sequence[Variable]) -> list[Variable]:
         """Take the number of threads from an input; by name, since an unpickled graph has a variable of its own."""
@@ -194,23 +208,24 @@ class Target:
 
     @cached_property
     def _prior_function(self) -> Any:
-        return self._compile([self._particles, self._threads], self._threaded([self._prior])[0])
+        return self._compile(PRIOR, [self._particles, self._threads], self._threaded([self._prior])[0])
 
     @cached_property
     def _prepare_function(self) -> Any:
         """Particles to parameters and starts of each filter."""
         outputs = [v for node in self._filters for v in node.inputs[:2]]
         outputs = self._threaded(clone_replace(outputs, self._diffusions) if self._diffusions else outputs)
-        return self._compile([self._particles, self._threads, self._diffusion_samples], outputs)
+        return self._compile(PARAMETERS, [self._particles, self._threads, self._diffusion_samples], outputs)
 
     @cached_property
     def _run_functions(self) -> list[Any]:
         """Each filter alone: parameters, starts, state, edges to sums and state."""
         functions = []
-        for node in self._filters:
+        for k, node in enumerate(self._filters):
             params, starts, state = pt.dmatrix("params"), pt.dtensor3("starts"), pt.dtensor3("state")
             sums, final = node.op(params, starts, state, self._edges, *node.inputs[4:7], self._threads)
-            functions.append(self._compile([params, starts, state, self._edges, self._threads], [sums.sum(axis=2), final]))
+            inputs = [params, starts, state, self._edges, self._threads]
+            functions.append(self._compile(self._of_filter(k), inputs, [sums.sum(axis=2), final]))
         return functions
 
     def _pointwise(self) -> list[Variable]:
@@ -225,7 +240,7 @@ class Target:
 
     @cached_property
     def _others_function(self) -> Any:
-        return self._compile([self._particles, self._edges, self._threads], self._threaded(self._pointwise()))
+        return self._compile(OTHERS, [self._particles, self._edges, self._threads], self._threaded(self._pointwise()))
 
     @cached_property
     def _gradient_function(self) -> Any:
@@ -238,7 +253,7 @@ class Target:
         likelihood = pt.add(*sums) if len(sums) > 1 else sums[0]
         outputs = [self._prior, pytensor.grad(self._prior.sum(), self._particles, disconnected_inputs="ignore")]
         outputs += [likelihood, pytensor.grad(likelihood.sum(), self._particles, disconnected_inputs="ignore")]
-        return self._compile([self._particles, self._edges, self._threads], self._threaded(outputs))
+        return self._compile("gradients", [self._particles, self._edges, self._threads], self._threaded(outputs))
 
     # -- what samplers call -------------------------------------------------------------------------------------------
 

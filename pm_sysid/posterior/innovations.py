@@ -11,6 +11,7 @@ import xarray as xr
 from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.progress import announced
 
 
 def innovations(idata: Any, name: str | None = None, *, draws: int | None = None, model: pm.Model | None = None) -> xr.Dataset:
@@ -43,7 +44,7 @@ def innovations(idata: Any, name: str | None = None, *, draws: int | None = None
     view = filter_view(name, model)
     free = view.model.free_RVs
     outputs, _ = view.problem.run(view.y, view.unknowns, view.data, "innovations")
-    function = compiled(free, outputs)
+    function = announced("innovations", lambda: compiled(free, outputs))
     results = np.stack([function(*point) for point in points_of(idata, free, draws)])
     time = view.model.coords.get(f"{view.name}_time")
     coords: dict[str, Any] = {"output": list(view.system.outputs)}

@@ -15,6 +15,7 @@ from pm_sysid.environment import compiled
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
@@ -216,7 +217,7 @@ class Source:
         if missing := [v.name for v in needed if v.name not in self.posterior]:
             have = sorted(map(str, self.posterior))
             raise ValueError(f"idata has no values of {missing}, which the system depends on; it has {have}.")
-        function = compiled(needed, variables)
+        function = announced("parameters of the predictions", lambda: compiled(needed, variables))
         columns = []
         for v in needed:
             draws = self.posterior[v.name].transpose("chain", "draw", ...).to_numpy().astype(v.dtype)

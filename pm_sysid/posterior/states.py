@@ -17,6 +17,7 @@ import xarray as xr
 from pm_sysid.arguments import seed
 from pm_sysid.environment import compiled
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
+from pm_sysid.progress import announced
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.solve.filter_graph import Problem, RecordData
 from pm_sysid.steps.rts_smoother import Path, Smoother
@@ -202,7 +203,7 @@ class Passes:
         self.needed = view.free
         fine = RecordData(*map(pytensor.shared, self.grid.data))
         table, _ = view.problem.run(pytensor.shared(self.grid.y), view.unknowns, fine, "states")
-        self.forward = compiled(self.needed, [table, view.unknowns.params])
+        self.forward = announced("filter", lambda: compiled(self.needed, [table, view.unknowns.params]))
         params, samples = pt.dvector(), pt.dmatrix()
         none = np.empty((1, 0)), np.zeros(len(self.y), dtype=np.int64), np.empty((0, 0))
         self.observe = compiled([params, samples], observation(self.system)(params, *none, samples)[0])

@@ -16,6 +16,7 @@ from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.posterior.reweighting import Reweighted, reweighted
+from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import RecordData
@@ -123,7 +124,7 @@ def check_substeps(
 
     arrays = RecordData.symbolic()
     loglik, _ = problem.run(view.y, view.unknowns, arrays)
-    function = compiled([*model.free_RVs, *arrays], pt.sum(loglik))
+    function = announced("log-likelihood", lambda: compiled([*model.free_RVs, *arrays], pt.sum(loglik)))
     sums = []
     for substeps in (coarse, fine):
         known = problem.data(records, substeps)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pm_sysid.progress import compiling
 from pm_sysid.recurrence.op import Recurrence
 from pm_sysid.recurrence.threads import thread_count
 
@@ -27,7 +28,8 @@ def compiled_run(recurrence: Recurrence) -> Run:
     """
     from pm_sysid.recurrence.llvm import single
 
-    kernel = _kernel(single.value_symbol(recurrence))
+    with compiling(recurrence.name):
+        kernel = _kernel(single.value_symbol(recurrence))
 
     def run(params: Any, starts: Any, counts: Any, substeps: Any, samples: Any) -> tuple[np.ndarray, np.ndarray]:
         outputs, final = np.empty((len(samples), recurrence.n_outputs)), np.empty((len(starts), recurrence.n_carry))
@@ -46,7 +48,9 @@ def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     """
     from pm_sysid.recurrence.llvm import batch
 
-    kernel, no_state = _kernel(batch.value_symbol(recurrence)), np.empty((0, 0, 0))
+    with compiling(f"{recurrence.name}, many at once"):
+        kernel = _kernel(batch.value_symbol(recurrence))
+    no_state = np.empty((0, 0, 0))
 
     def run(params: Any, starts: Any, edges: Any, *record: Any) -> tuple[np.ndarray, np.ndarray]:
         number = int(thread_count().get_value()) if threads is None else threads

@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 from pytensor.graph import ancestors
 
 from pm_sysid.environment import compiled
+from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.substeps import (
@@ -49,7 +50,9 @@ def loglik_function(problem: Problem) -> Callable[..., Any]:
     unknowns = Unknowns(pt.dvector(), pt.dmatrix(), pt.dmatrix(), pt.dvector(), pt.dvector())
     data, measured = RecordData.symbolic(), pt.dmatrix("y")
     loglik, _ = problem.run(measured, unknowns, data)
-    function: Callable[..., Any] = compiled([measured, *unknowns, *data], pt.sum(loglik))
+    function: Callable[..., Any] = announced(
+        "log-likelihood by number of steps", lambda: compiled([measured, *unknowns, *data], pt.sum(loglik))
+    )
     return function
 
 

@@ -1,12 +1,13 @@
 """Progress bars: what they show, and that nothing is left of them."""
 
 import io
+import re
 from collections.abc import Iterator
 
 import pytest
 import rich
 
-from pm_sysid.progress import progress_bar
+from pm_sysid.progress import announced, compiling, expecting, progress_bar, rate_of
 
 
 @pytest.fixture
@@ -35,3 +36,74 @@ def test_an_invisible_bar_writes_nothing(terminal: io.StringIO) -> None:
     with progress_bar("fits", False, 3) as bar:
         bar("compiling", advance=1)
     assert terminal.getvalue() == ""
+
+
+def test_the_bar_that_is_up_says_what_is_compiled_and_of_how_many(terminal: io.StringIO) -> None:
+    with progress_bar("sample_ibis", True) as bar:
+        bar("drawing from the prior")
+        expecting(["log-likelihood of 1000 particles", "log prior"])
+        run = announced("log-likelihood of 1000 particles", lambda: lambda x: 2 * x)
+        assert bar.text == "drawing from the prior"
+        with compiling("log prior"):
+            assert bar.text == "compiling 2 of 2: log prior"
+        assert run(3) == 6
+        bar("stage 1")
+        assert run(4) == 8
+        assert bar.text == "stage 1"
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    said = [t.strip() for t in re.findall(r"compiling \d of \d: [a-z0-9 -]+?(?= \d+:)", text)]
+    first, second = "compiling 1 of 2: log-likelihood of 1000 particles", "compiling 2 of 2: log prior"
+    assert list(dict.fromkeys(said)) == [first, second] and said[-1] == first  # numba compiles in the first call
+
+
+def test_a_function_that_nobody_expected_is_counted(terminal: io.StringIO) -> None:
+    with progress_bar("find_mode", True) as bar:
+        expecting(["gradient"])
+        with compiling("gradient"), compiling("filter"):
+            assert bar.text == "compiling 2 of 2: filter"
+        assert bar.text == ""
+
+
+def test_a_first_call_that_fails_is_not_the_first_again() -> None:
+    calls = []
+
+    def fails(x: float) -> float:
+        calls.append(bar.text)
+        raise ValueError("no")
+
+    with progress_bar("fits", False) as bar:
+        function = announced("log posterior", lambda: fails)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no"):
+                function(1.0)
+    assert calls == ["compiling 1 of 1: log posterior", ""]
+
+
+def test_without_a_bar_nothing_is_said_and_an_invisible_bar_hides_the_one_outside(terminal: io.StringIO) -> None:
+    with compiling("log prior"):
+        expecting(["log prior"])
+    assert terminal.getvalue() == ""
+    with progress_bar("report", True) as outer:
+        with progress_bar("find_mode", False), compiling("log posterior"):
+            assert outer.text == ""
+        with compiling("innovations"):
+            assert outer.text == "compiling 1 of 1: innovations"
+
+
+def test_what_was_compiled_before_the_first_result_is_not_in_the_time_left(terminal: io.StringIO) -> None:
+    clock = 0.0
+    with progress_bar("fits", True, 12) as bar:
+        assert bar.progress is not None and bar.task is not None
+        bar.progress.get_time = bar.progress.tasks[0]._get_time = lambda: clock
+        with compiling("log-likelihood"):
+            clock = 60.0
+        for _ in range(2):
+            clock += 1.0
+            bar("", advance=1)
+        assert bar.progress.tasks[0].time_remaining == 10.0
+
+
+@pytest.mark.parametrize("count, unit, rate", [(50, "evals/s", 25.0), (5000, "k evals/s", 2.5), (5e6, "M evals/s", 2.5)])
+def test_rates_have_a_unit_in_which_they_can_be_read(count: float, unit: str, rate: float) -> None:
+    assert rate_of(count, 2.0, "evals") == {"rate": rate, "rate_unit": unit}
+    assert rate_of(count, 0.0, "evals")["rate"] == 0.0

@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pymc as pm
+from rich.console import Console
 
 from pm_sysid.arguments import flag, seed
 from pm_sysid.compat import SMC_KERNEL
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.prior_draws import Mass
 from pm_sysid.likelihood.target import Target
-from pm_sysid.progress import Beta, text_columns
+from pm_sysid.progress import Beta, Rate, expecting, rate_of, text_columns
 from pm_sysid.sampling.smc.algorithm import PATH, Sequential
 from pm_sysid.sampling.smc.moves import Moves
 from pm_sysid.sampling.smc.particle_state import SequentialState, Start
@@ -44,7 +46,13 @@ STATISTICS = {
     "log_product_se": float,
 }
 #: Columns of the progress bar.
-COLUMNS = {"sample": "Sample", "ess": "ESS", "evidence": "Log evidence"}
+COLUMNS = {"sample": "Samples", "ess": "ESS", "accepted": "Accept", "evidence": "log Z"}
+#: Their widths: PyMC would make all as narrow as that of the stage.
+WIDTHS = {"sample": 9, "ess": 4, "accepted": 6, "evidence": 8}
+#: Width of a terminal from which on there is room for the acceptance.
+WIDE = 100
+#: What the rate counts: the likelihood of one sample for one particle.
+UNIT = "evals"
 
 
 class ChainTask(NamedTuple):
@@ -142,6 +150,7 @@ class IBIS(SMC_KERNEL):
         self.variables = list(target.coordinates.model.value_vars)
         self.var_info = {v.name: (np.shape(point[v.name]), int(np.size(point[v.name]))) for v in self.variables}
         # Compiled here, in the main process, by one draw of the prior: workers get the compiled functions.
+        expecting(target.functions)
         self.state = self.sequential.init(Start(target.draw_prior(1, self.rng), mass=Mass()))
         self.elsewhere: Iterator[FinishedChain] | None = None
         self._reset_state()
@@ -177,6 +186,7 @@ class IBIS(SMC_KERNEL):
         self.replay: list[dict[str, Any]] = []
         self.handed: FinishedChain | None = None
         self.file: Checkpoint | None = None
+        self._clock, self._counted = time.perf_counter(), 0
 
     def _initialize_kernel(self) -> None:
         """Draw the first particles from the prior, take those given, or those of a checkpoint."""
@@ -268,24 +278,41 @@ class IBIS(SMC_KERNEL):
     # -- progress bar -------------------------------------------------------------------------------------------------
 
     def _progress(self) -> Beta:
-        """Share of the samples taken in, exactly one at the end, with what the bar shows."""
-        state = self.state
-        shown = {"time_index": state.n, "ess": state.ess, "log_evidence": state.log_evidence}
-        return Beta(self.sequential.share(state), shown)
+        """Share of the samples taken in, exactly one at the end, with what the bar shows.
+
+        The rate is that of one stage, from here to there: the moves of the last stage and the samples taken in since.
+        """
+        state, now = self.state, time.perf_counter()
+        rate = rate_of(state.evaluations - self._counted, now - self._clock, UNIT)
+        self._clock, self._counted = now, state.evaluations
+        shown = {name: getattr(state, name) for name in ("ess", "log_evidence", "accept_rate")}
+        return Beta(self.sequential.share(state), {"time_index": state.n, **shown, **rate})
 
     @staticmethod
     def _progressbar_config(n_chains: int = 1) -> Any:
-        return text_columns({key: (title, "{}", "") for key, title in COLUMNS.items()}, n_chains)
+        shown, first = text_columns({key: (title, "{}", "") for key, title in COLUMNS.items()}, n_chains)
+        for column, width in zip(shown, WIDTHS.values(), strict=True):
+            column.get_table_column().ratio, column.get_table_column().min_width = None, width
+        shown[0] = Rate(shown[0].text_format, table_column=shown[0].get_table_column())
+        if Console().width < WIDE:
+            del shown[list(COLUMNS).index("accepted")]  # in favour of the time that is left
+        return shown, {**first, "rate": [0.0] * n_chains, "rate_unit": [f"{UNIT}/s"] * n_chains}
 
-    def _make_progressbar_update_functions(self) -> tuple[Callable[[dict[str, Any]], dict[str, str]]]:
+    def _make_progressbar_update_functions(self) -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
         samples = self.sequential.target.n_samples
 
-        def update(stats: dict[str, Any]) -> dict[str, str]:
+        def update(stats: dict[str, Any]) -> dict[str, Any]:
             stage = stats["beta"].stats
             if not stage:
                 return dict.fromkeys(COLUMNS, "")
-            evidence = f"{stage['log_evidence']:.2f}{' (resumed)' if stage.get('resumed') else ''}"
-            return {"sample": f"{stage['time_index']}/{samples}", "ess": f"{stage['ess']:.0f}", "evidence": evidence}
+            evidence = f"{stage['log_evidence']:.1f}{' (resumed)' if stage.get('resumed') else ''}"
+            return {
+                "sample": f"{stage['time_index']}/{samples}",
+                "ess": f"{stage['ess']:.0f}",
+                "accepted": f"{stage['accept_rate']:.2f}",
+                "evidence": evidence,
+                **{name: stage[name] for name in ("rate", "rate_unit") if name in stage},
+            }
 
         return (update,)
 
@@ -325,6 +352,7 @@ class IBIS(SMC_KERNEL):
                 f"the checkpoint in {file.folder} is of another model or record: the log-likelihood of its first "
                 f"particle was {was:.6g} and is {now:.6g}; give a new folder."
             )
+        self._clock, self._counted = time.perf_counter(), state.evaluations
         self.rng.bit_generator.state = saved.generator
         self.stages = [{**stage, "ess_path": np.array(stage["ess_path"])} for stage in saved.stages]
         self.replay = [dict(stage) for stage in self.stages]

@@ -22,6 +22,7 @@ from pm_sysid.compat import seeds_per_chain
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
+from pm_sysid.progress import progress_bar
 from pm_sysid.recurrence.threads import default_threads
 from pm_sysid.sampling.executors import Execution, backend, workers
 from pm_sysid.sampling.smc.algorithm import MOST
@@ -123,7 +124,7 @@ def sample_ibis(
             held.enter_context(locked(Path(checkpoint) / "run"))
             random_seed = _remembered(Path(checkpoint), random_seed)
         kernels: list[IBIS] = []
-        kernel = _kept(kernels)
+        kernel = _kept(kernels, bool(settings.get("progressbar", True)))
         if executor is not None:
             random_seed = seeds_per_chain(random_seed, chains)
             kernel = _elsewhere(kernel, executor, _tasks(settings.get("start"), random_seed))
@@ -247,11 +248,13 @@ def load_checkpoint(folder: str | os.PathLike[str], *, model: pm.Model | None = 
     return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": sample_stats})
 
 
-def _kept(kernels: list[IBIS]) -> Callable[..., IBIS]:
-    """What makes a kernel for PyMC, and keeps it."""
+def _kept(kernels: list[IBIS], progressbar: bool) -> Callable[..., IBIS]:
+    """What makes a kernel for PyMC, and keeps it; PyMC's bar is up only when all is compiled."""
 
     def kernel(**settings: Any) -> IBIS:
-        kernels.append(IBIS(**settings))
+        with progress_bar("sample_ibis", progressbar) as bar:
+            bar("drawing from the prior")
+            kernels.append(IBIS(**settings))
         return kernels[-1]
 
     return kernel
