@@ -164,6 +164,20 @@ class Rate(TextColumn):
         task.fields["sampling_speed"], task.fields["speed_unit"] = task.fields["rate"], task.fields["rate_unit"]
 
 
+class UnknownRate(float):
+    """A rate that nobody measured, shown as nothing: PyMC's bar formats a number there."""
+
+    def __new__(cls) -> UnknownRate:  # noqa: D102
+        return super().__new__(cls, "nan")
+
+    def __format__(self, specification: str) -> str:
+        return ""
+
+
+#: The fields of :class:`Rate` where there is none.
+NO_RATE: dict[str, Any] = {"rate": UnknownRate(), "rate_unit": ""}
+
+
 def rate_of(count: float, seconds: float, what: str) -> dict[str, Any]:
     """The fields of :class:`Rate`."""
     rate = count / seconds if seconds > 0 else 0.0

@@ -18,7 +18,7 @@ from pm_sysid.compat import SMC_KERNEL
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.prior_draws import Mass
 from pm_sysid.likelihood.target import Target
-from pm_sysid.progress import Beta, Rate, expecting, rate_of, text_columns
+from pm_sysid.progress import NO_RATE, Beta, Rate, expecting, rate_of, text_columns
 from pm_sysid.sampling.smc.algorithm import PATH, Sequential
 from pm_sysid.sampling.smc.moves import Moves
 from pm_sysid.sampling.smc.particle_state import SequentialState, Start
@@ -296,7 +296,7 @@ class IBIS(SMC_KERNEL):
         shown[0] = Rate(shown[0].text_format, table_column=shown[0].get_table_column())
         if Console().width < WIDE:
             del shown[list(COLUMNS).index("accepted")]  # in favour of the time that is left
-        return shown, {**first, "rate": [0.0] * n_chains, "rate_unit": [f"{UNIT}/s"] * n_chains}
+        return shown, {**first, **{name: [none] * n_chains for name, none in NO_RATE.items()}}
 
     def _make_progressbar_update_functions(self) -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
         samples = self.sequential.target.n_samples
@@ -311,7 +311,8 @@ class IBIS(SMC_KERNEL):
                 "ess": f"{stage['ess']:.0f}",
                 "accepted": f"{stage['accept_rate']:.2f}",
                 "evidence": evidence,
-                **{name: stage[name] for name in ("rate", "rate_unit") if name in stage},
+                # Stages that were made elsewhere, or before, have none.
+                **{name: stage.get(name, none) for name, none in NO_RATE.items()},
             }
 
         return (update,)

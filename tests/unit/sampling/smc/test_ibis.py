@@ -11,7 +11,7 @@ import pytest
 from pymc.progress_bar import SMCProgressBarManager
 
 import pm_sysid as sid
-from pm_sysid.progress import Bar, Beta, rate_of
+from pm_sysid.progress import NO_RATE, Bar, Beta, rate_of
 from pm_sysid.sampling.smc import ibis
 
 
@@ -29,7 +29,7 @@ def test_the_progress_bar_shows_samples_effective_size_acceptance_evidence_and_t
     (update,) = kernel._make_progressbar_update_functions()
     shown = ["sample", "ess", "accepted", "evidence"]
     assert [column.text_format for column in columns] == [f"{{task.fields[{name}]}}" for name in shown]
-    assert first == {**{name: ["", ""] for name in shown}, "rate": [0.0, 0.0], "rate_unit": ["evals/s"] * 2}
+    assert first == {**{name: ["", ""] for name in shown}, **{name: [none] * 2 for name, none in NO_RATE.items()}}
     monkeypatch.setenv("COLUMNS", "80")
     assert len(kernel._progressbar_config(1)[0]) == 3
     before, clock = kernel.state.evaluations, clock + 0.5
@@ -64,6 +64,10 @@ def test_pymc_shows_this_rate_in_place_of_its_own(capsys: pytest.CaptureFixture[
     with SMCProgressBarManager(kernel, 1) as manager:
         manager.update(0, 3, Beta(0.5, stage), 0.0)
     assert capsys.readouterr().out.splitlines()[-2].split()[1:8] == ["3", "6/12", "20", "0.43", "-12.3", "4.50", "M"]
+    del stage["rate"], stage["rate_unit"]  # as of a stage that was made elsewhere
+    with SMCProgressBarManager(kernel, 1) as manager:
+        manager.update(0, 3, Beta(0.5, stage), 0.0)
+    assert capsys.readouterr().out.splitlines()[-2].split()[1:7] == ["3", "6/12", "20", "0.43", "-12.3", "0:00:00"]
 
 
 def test_what_is_compiled_is_said_before_pymc_shows_its_bar(monkeypatch: pytest.MonkeyPatch) -> None:
