@@ -18,7 +18,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,8 +39,8 @@ RESULTS = Path(__file__).parent / "results" / "references.json"
 CHAINS, STEPS, COUNTED, THIN = 200, 1500, 1000, 5
 #: Draws of the mixture that are weighted, and how often it is fitted to them again.
 DRAWS, ROUNDS = 40_000, 3
-#: Problems whose positive unknowns are taken in natural units.
-NATURAL = ("pendulum",)
+#: Positive unknowns that are taken in natural units, by problem.
+NATURAL = {"pendulum": ("k", "c", "dry", "quadratic", "noise"), "hes1": ("g",)}
 #: Effective draws, and distance of the two methods in standard deviations, between which a reference counts.
 ENOUGH, AGREED = 1000.0, 0.1
 
@@ -117,7 +117,7 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
         warnings.simplefilter("ignore")
         mode = sid.find_mode(problem.model, start=start, random_seed=seed, progressbar=False)
     target = sid.Target(problem.model)
-    units = Units(problem.model, problem.name in NATURAL)
+    units = Units(problem.model, NATURAL.get(problem.name, ()))
     logp = units.density(density(target))
     kept = _chains(logp, _around(units.modes(mode), logp, rng), rng)
     flat = kept.reshape(-1, kept.shape[2])
@@ -156,12 +156,12 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
 
 
 class Units:
-    """Coordinates that the samplers move in: those of the model's unconstrained space, logarithms undone if asked for."""
+    """Coordinates that the samplers move in: the model's unconstrained ones, without the logarithms of some variables."""
 
-    def __init__(self, model: pm.Model, natural: bool) -> None:
-        sizes = [int(np.prod(model.eval_rv_shapes()[rv.name], dtype=int)) for rv in model.free_RVs]
-        logs = [natural and type(model.rvs_to_transforms[rv]).__name__ == "LogTransform" for rv in model.free_RVs]
-        self.logs = np.repeat(logs, sizes)
+    def __init__(self, model: pm.Model, natural: Sequence[str]) -> None:
+        shapes = model.eval_rv_shapes()
+        sizes = [int(np.prod(shapes[rv.name], dtype=int)) for rv in model.free_RVs]
+        self.logs = np.repeat([rv.name in natural for rv in model.free_RVs], sizes)
 
     def unconstrained(self, z: np.ndarray) -> np.ndarray:
         """Unconstrained points of possible ones (B, d) in these units."""
