@@ -39,8 +39,10 @@ POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 SECOND_MODE = 1e-4
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 2
-#: Most unknowns, and smallest effective share of the proposals, with which independent proposals take the place of NUTS.
-FEW_UNKNOWNS, GOOD_PROPOSALS = 20, 0.15
+#: Most unknowns with which independent proposals take the place of NUTS; effective share of the proposals and Pareto shape of
+#: their weights within which they are believed. Both are narrower than in sequential sampling: proposals that begin at a mode
+#: have seen nothing of the posterior before, and may miss a long tail (of the logarithm of a damping that may be zero, say).
+FEW_UNKNOWNS, GOOD_PROPOSALS, EVEN = 20, 0.3, 0.5
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
 
@@ -298,8 +300,14 @@ class _Run:
             reasons.append(f"{divergences} transitions of NUTS diverged: a part of the posterior may not have been reached.")
         if method != "nuts" and (doubt := log_evidence(idata).doubt):
             reasons.append(doubt)
-        if method == "independent" and (fit := float(final(stages(idata))["proposal_ess"].min())) < GOOD_PROPOSALS:
-            reasons.append(f"Independent proposals do not fit the posterior: {100 * fit:.0f} % of them count.")
+        if method == "independent":
+            last = final(stages(idata))
+            fit, shape, walks = (float(v) for v in (last["proposal_ess"].min(), last["pareto_k"].max(), last["walks"].max()))
+            if fit < GOOD_PROPOSALS or shape > EVEN or walks > 0:
+                reasons.append(
+                    f"Independent proposals do not fit the posterior: {100 * fit:.0f} % of them count, Pareto k {shape:.2f}"
+                    f"{', and particles had to walk' if walks else ''}."
+                )
         return reasons
 
     def _reasons(self, idata: xr.DataTree, method: str) -> list[str]:

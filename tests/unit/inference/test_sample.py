@@ -14,6 +14,7 @@ import xarray as xr
 import pm_sysid as sid
 from pm_sysid.inference import sample as module
 from pm_sysid.posterior.initial_state_check import InitialStateCheck
+from pm_sysid.sampling.smc.around_mode import sample_around_mode
 from support import tiny
 
 QUIET: dict[str, Any] = {"random_seed": 1, "progressbar": False, "cores": 1, "chains": 2}
@@ -177,6 +178,17 @@ def test_nuts_where_independent_proposals_do_not_fit(monkeypatch: pytest.MonkeyP
     with pytest.warns(UserWarning, match="cannot be trusted.*do not fit the posterior"):
         alone = sid.sample(model, 500, method="independent", **QUIET)
     assert alone.attrs["method"] == "independent"
+
+
+@pytest.mark.parametrize(("name", "value"), [("proposal_ess", 0.2), ("pareto_k", 0.6), ("walks", 5.0)])
+def test_one_chain_whose_proposals_do_not_fit_is_enough_to_give_them_up(name: str, value: float) -> None:
+    idata = sample_around_mode(np.zeros(1), 0.01 * np.eye(1), 500, model=decay(), chains=2, random_seed=1, progressbar=False)
+    run = module._Run(decay(), 500, 100, 2, 1, 1, False)
+    assert not any("do not fit" in reason for reason in run.against(idata, "independent"))
+    statistics = idata["sample_stats"].to_dataset().copy(deep=True)
+    statistics[name][1, -1] = value
+    idata["sample_stats"] = xr.DataTree(statistics)
+    assert any("Independent proposals do not fit the posterior" in reason for reason in run.against(idata, "independent"))
 
 
 def test_too_few_steps_are_no_fault_of_the_proposals() -> None:
