@@ -47,9 +47,3 @@ def ieee_arithmetic() -> AbstractContextManager[Any]:
     import_module("pytensor.link.numba.dispatch")
     flags: AbstractContextManager[Any] = pytensor.config.change_flags(numba__fastmath=False)
     return flags
-
-
-def compiled(inputs: Any, outputs: Any, **options: Any) -> Any:
-    """``pytensor.function`` in IEEE arithmetic; inputs that no output needs are allowed."""
-    with ieee_arithmetic():
-        return pytensor.function(inputs, outputs, on_unused_input="ignore", **options)

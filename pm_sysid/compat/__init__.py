@@ -39,16 +39,30 @@ from pymc.util import (
     get_random_generator,  # a generator from a seed, as step methods get it
     get_value_vars_from_user_vars,  # values of the variables that a user named
 )
-from pytensor.compile.mode import optdb  # the rewrites of all graphs, by name
+from pytensor.compile.mode import (
+    Mode,  # how a function is compiled: rewrites and linker
+    optdb,  # the rewrites of all graphs, by name
+)
 from pytensor.graph.fg import FrozenFunctionGraph  # a graph that cannot change, and can be hashed
 from pytensor.graph.replace import _vectorize_node as vectorize_node  # dispatch: how an operation gets batch dimensions
 from pytensor.graph.rewriting.basic import GraphRewriter  # base class of the rewrites of a whole graph
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery  # a choice of rewrites by their tags
 from pytensor.graph.traversal import (
     io_toposort,  # operations between inputs and outputs, each after those it needs
     toposort,  # operations above outputs, each after those it needs
 )
 from pytensor.graph.utils import MissingInputError  # raised where a graph needs a value that nobody gives
-from pytensor.tensor.basic import Alloc, ExtractDiag, Eye, Join, MakeVector, ScalarFromTensor, TensorFromScalar  # operations
+from pytensor.link.vm import VMLinker  # runs a graph operation by operation
+from pytensor.tensor.basic import (  # operations
+    Alloc,
+    ExtractDiag,
+    Eye,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    Split,
+    TensorFromScalar,
+)
 from pytensor.tensor.blockwise import (
     Blockwise,  # an operation on the last dimensions, repeated over the first ones
     vectorize_node_fallback,  # batch dimensions by Blockwise
@@ -87,19 +101,23 @@ __all__ = [
     "Join",
     "MakeVector",
     "MissingInputError",
+    "Mode",
     "NoneTypeT",
     "ParameterValueError",
     "QuadPotentialFull",
     "Reshape",
+    "RewriteDatabaseQuery",
     "ScalarFromTensor",
     "Shape",
     "Shape_i",
     "SimulatorRV",
     "SpecifyShape",
+    "Split",
     "StepMethodState",
     "Subtensor",
     "Sum",
     "TensorFromScalar",
+    "VMLinker",
     "change_dist_size",
     "dataclass_state",
     "get_random_generator",

@@ -14,8 +14,8 @@ from pytensor.graph import vectorize_graph
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import CheckParameterValue, join_nonshared_inputs, toposort
-from pm_sysid.environment import compiled
 from pm_sysid.idata import dataset
+from pm_sysid.recurrence.functions import compiled
 
 
 def model_of(model: pm.Model | None) -> pm.Model:

@@ -13,11 +13,11 @@ import pytensor.tensor as pt
 import xarray as xr
 
 from pm_sysid.arguments import among, count, shown, whole
-from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of, posterior_of
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.filter_graph import Unknowns
 from pm_sysid.solve.filter_substeps import LOGLIK_TOLERANCE, LogLikelihoodCriterion, filter_substeps
 from pm_sysid.solve.substeps import LIMIT, StepChoice, settled_substeps

@@ -19,13 +19,13 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import number
 from pm_sysid.compat import NoneTypeT, SimulatorRV
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import for_each_particle
 from pm_sysid.likelihood.distances import distance_of, gaussian_kernel
 from pm_sysid.likelihood.simulator_function import FloatArray, Simulation
 from pm_sysid.progress import announced
 from pm_sysid.records.joined import joined
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.checks import check_name, check_params, check_records, check_system, noise_entries, vector
 from pm_sysid.solve.initial_state import StartSpec, initial_state
 from pm_sysid.solve.run_substeps import simulator_substeps

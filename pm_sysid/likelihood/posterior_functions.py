@@ -18,11 +18,11 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import ParameterValueError, join_nonshared_inputs
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked
 from pm_sysid.likelihood.filter_view import value_of
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp
 from pm_sysid.progress import Announced, compiling
+from pm_sysid.recurrence.functions import compiled
 
 #: Most observed numbers times points in one batch: models without filters keep them all in memory.
 BATCH = 4_000_000

@@ -11,9 +11,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import join_nonshared_inputs, toposort
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import checked
 from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.op import Recurrence
 
 
@@ -85,7 +85,7 @@ class Prefix:
             part = term[:reach]
             samples = samples + part.sum(axis=tuple(range(1, part.type.ndim)))
         outputs = [prior, samples[:n].sum(), samples[n:]]
-        return compiled([q, n, reach, diffusion_samples], outputs, trust_input=True)
+        return compiled([q, n, reach, diffusion_samples], outputs, trust_input=True, often=True)
 
     def diffusion_samples(self, n: int) -> int:
         """Return the number of samples by which diffusions are calibrated when the likelihood has the first ``n``."""

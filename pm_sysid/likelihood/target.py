@@ -19,12 +19,12 @@ from pytensor.graph import ancestors, clone_replace
 from pytensor.graph.basic import Apply, Variable
 
 from pm_sysid.arguments import shown, whole
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked, model_of
 from pm_sysid.likelihood.filter_rv import ODEFilterRV
 from pm_sysid.likelihood.prior_draws import draw_prior
 from pm_sysid.progress import announced
 from pm_sysid.recurrence.batch_op import BatchRecurrence
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.threads import default_threads, thread_count
 
 #: Fewest samples by which a diffusion is calibrated.

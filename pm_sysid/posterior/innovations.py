@@ -8,10 +8,10 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.progress import announced
+from pm_sysid.recurrence.functions import compiled
 
 
 def innovations(idata: Any, name: str | None = None, *, draws: int | None = None, model: pm.Model | None = None) -> xr.Dataset:

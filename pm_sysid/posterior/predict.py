@@ -11,12 +11,12 @@ import xarray as xr
 from pytensor.graph import ancestors
 
 from pm_sysid.arguments import count, flag, seed
-from pm_sysid.environment import compiled
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.initial_state import initial_state

@@ -15,9 +15,9 @@ import pytensor.tensor as pt
 import xarray as xr
 
 from pm_sysid.arguments import seed
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.progress import announced
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.solve.filter_graph import Problem, RecordData
 from pm_sysid.steps.rts_smoother import Path, Smoother

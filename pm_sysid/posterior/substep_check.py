@@ -11,13 +11,13 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pm_sysid.arguments import count
-from pm_sysid.environment import compiled
 from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.posterior.reweighting import Reweighted, reweighted
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import RecordData
 

@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, singledispatch
 from typing import Any
 
 import numpy as np
 
 from pm_sysid.progress import compiling
-from pm_sysid.recurrence.op import Recurrence
+from pm_sysid.recurrence.batch_op import BatchRecurrence, BatchRecurrenceGradient
+from pm_sysid.recurrence.op import Recurrence, RecurrenceGradient, RunOp
 from pm_sysid.recurrence.threads import thread_count
 
 #: A compiled recurrence: arrays to its outputs and its last carries.
 type Run = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
+@singledispatch
+def native(op: RunOp) -> Run:
+    """Return an Op as a function of the arrays that it takes, which calls its machine code.
+
+    The arrays must have the Op's dtypes (float64, and int64 for edges, counts and threads).
+    """
+    raise NotImplementedError(f"no machine code for {op}")
+
+
+@native.register(Recurrence)
 @lru_cache(maxsize=64)
 def compiled_run(recurrence: Recurrence) -> Run:
-    """One parameter set, ``run(params, starts, counts, substeps, samples)``: arrays as :class:`Recurrence` takes them.
-
-    The arrays must have the Op's dtypes (float64, and int64 for counts).
-    """
+    """One parameter set, ``run(params, starts, counts, substeps, samples)``: arrays as :class:`Recurrence` takes them."""
     from pm_sysid.recurrence.llvm import single
 
     with compiling(recurrence.name):
@@ -39,6 +47,56 @@ def compiled_run(recurrence: Recurrence) -> Run:
     return run
 
 
+@native.register
+@lru_cache(maxsize=64)
+def _(op: RecurrenceGradient) -> Run:
+    from pm_sysid.recurrence.llvm import single
+
+    with compiling(f"gradient of {op.recurrence.name}"):
+        kernel = _kernel(single.gradient_symbol(op.recurrence))
+
+    def run(params: Any, starts: Any, *others: Any) -> tuple[np.ndarray, np.ndarray]:
+        g_params, g_starts = np.empty(len(params)), np.zeros(np.shape(starts))
+        kernel(params, starts, *others, g_params, g_starts)
+        return g_params, g_starts
+
+    return run
+
+
+@native.register
+@lru_cache(maxsize=64)
+def _(op: BatchRecurrence) -> Run:
+    from pm_sysid.recurrence.llvm import batch
+
+    recurrence = op.recurrence
+    with compiling(f"{recurrence.name}, many at once"):
+        kernel = _kernel(batch.value_symbol(recurrence))
+
+    def run(params: Any, starts: Any, state: Any, edges: Any, *others: Any) -> tuple[np.ndarray, np.ndarray]:
+        sums = np.empty((len(params), max(len(edges) - 1, 0), recurrence.n_outputs))
+        final = np.empty((len(params), starts.shape[1], recurrence.n_carry))
+        kernel(params, starts, state, edges, *others, sums, final)
+        return sums, final
+
+    return run
+
+
+@native.register
+@lru_cache(maxsize=64)
+def _(op: BatchRecurrenceGradient) -> Run:
+    from pm_sysid.recurrence.llvm import batch
+
+    with compiling(f"gradient of {op.recurrence.name}, many at once"):
+        kernel = _kernel(batch.gradient_symbol(op.recurrence))
+
+    def run(params: Any, starts: Any, *others: Any) -> tuple[np.ndarray, np.ndarray]:
+        g_params, g_starts = np.zeros(params.shape), np.zeros((len(params), *starts.shape[1:]))
+        kernel(params, starts, *others, g_params, g_starts)
+        return g_params, g_starts
+
+    return run
+
+
 @lru_cache(maxsize=64)
 def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     """Many parameter sets, ``run(params, starts, edges, counts, substeps, samples)``: arrays as :class:`BatchRecurrence`.
@@ -46,18 +104,11 @@ def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     Every run begins at the first sample. The arrays must have the Op's dtypes (float64, and int64 for edges and counts).
     ``threads`` is by default the number that :func:`set_threads` has set.
     """
-    from pm_sysid.recurrence.llvm import batch
-
-    with compiling(f"{recurrence.name}, many at once"):
-        kernel = _kernel(batch.value_symbol(recurrence))
-    no_state = np.empty((0, 0, 0))
+    whole, no_state = native(BatchRecurrence(recurrence)), np.empty((0, 0, 0))
 
     def run(params: Any, starts: Any, edges: Any, *record: Any) -> tuple[np.ndarray, np.ndarray]:
         number = int(thread_count().get_value()) if threads is None else threads
-        sums = np.empty((len(params), max(len(edges) - 1, 0), recurrence.n_outputs))
-        final = np.empty((len(params), starts.shape[1], recurrence.n_carry))
-        kernel(params, starts, no_state, edges, *record, number, sums, final)
-        return sums, final
+        return whole(params, starts, no_state, edges, *record, number)
 
     return run
 
@@ -71,7 +122,7 @@ def _kernel(symbol: str) -> Callable[..., None]:
 
     def call(*arguments: Any) -> None:
         # The arrays live until the kernel has returned.
-        arrays = [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+        arrays = [np.ascontiguousarray(a) if np.ndim(a) else int(a) for a in arguments]
         values: list[Any] = []
         for a in arrays:
             if isinstance(a, np.ndarray):

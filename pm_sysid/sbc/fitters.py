@@ -11,7 +11,6 @@ import xarray as xr
 
 from pm_sysid.arguments import among, count
 from pm_sysid.compat import CpuLeapfrogIntegrator, QuadPotentialFull, logp_dlogp, replace_rng_nodes
-from pm_sysid.environment import compiled
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import best_peak
@@ -20,6 +19,7 @@ from pm_sysid.likelihood.prior_draws import Prior, possible_draws
 from pm_sysid.likelihood.target import Target
 from pm_sysid.pem.fit import fit_pem
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.sampling.annealing.step import DataAnnealing
 from pm_sysid.sampling.smc.algorithm import CROWD, Sequential
 from pm_sysid.sampling.smc.moves import Moves

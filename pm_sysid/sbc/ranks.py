@@ -11,9 +11,9 @@ import pytensor.tensor as pt
 from pm_sysid.arguments import seed_sequence, words
 from pm_sysid.compat import SimulatorRV
 from pm_sysid.compat.arviz import array_stats
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import Coordinates, checked
 from pm_sysid.likelihood.prior_draws import Prior
+from pm_sysid.recurrence.functions import compiled
 
 #: Name of the log-likelihood of the data among the quantities that are ranked.
 LIKELIHOOD = "log_likelihood"

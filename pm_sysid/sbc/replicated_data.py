@@ -11,12 +11,12 @@ from pytensor.compile import SharedVariable
 
 from pm_sysid.arguments import among
 from pm_sysid.compat import replace_rng_nodes
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.filter_rv import numbers_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.ode_filter import set_data
 from pm_sysid.likelihood.prior_draws import Prior
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.functions import compiled
 
 type Generator = Literal["model"] | Callable[[dict[str, Any], np.random.Generator], Any]
 

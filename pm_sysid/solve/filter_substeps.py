@@ -13,9 +13,9 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.graph import ancestors
 
-from pm_sysid.environment import compiled
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.substeps import (
     MOST,

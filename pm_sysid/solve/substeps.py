@@ -15,7 +15,7 @@ import pymc as pm
 import pytensor
 
 from pm_sysid.arguments import among, shown, whole
-from pm_sysid.environment import compiled
+from pm_sysid.recurrence.functions import compiled
 
 _log = logging.getLogger("pm_sysid")
 

@@ -347,6 +347,20 @@ def _(thing: Any) -> None:
         pytensor.function([], pt.dscalar("a") + 1.0)
 
 
+@checks("Mode", "RewriteDatabaseQuery", "VMLinker")
+def _(thing: Any) -> None:
+    import pytensor
+    import pytensor.tensor as pt
+    from pytensor.compile.mode import Mode
+    from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+    from pytensor.link.vm import VMLinker
+
+    linker = VMLinker(allow_gc=False, use_cloop=False, c_thunks=False)
+    mode = Mode(linker, RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=["fusion", "inplace", "BlasOpt"]))
+    x = pt.dscalar()
+    assert pytensor.function([x], x + 1, mode=mode)(2.0) == 3.0
+
+
 @checks("optdb", "GraphRewriter")
 def _(thing: Any) -> None:
     from pytensor.compile.mode import optdb
@@ -399,6 +413,7 @@ def operation(name: str) -> Any:
         "Shape": lambda: pt.shape(x),
         "Shape_i": lambda: shape_i(x),
         "SpecifyShape": lambda: pt.specify_shape(x, (3,)),
+        "Split": lambda: pt.split(x, [1, 2], n_splits=2)[0],
         "Subtensor": lambda: x[0],
         "Sum": lambda: pt.sum(x),
         "TensorFromScalar": lambda: pt.tensor_from_scalar(pt.scalar_from_tensor(s)),
@@ -415,19 +430,20 @@ def shape_i(x: Any) -> Any:
 
 #: Attributes of operations that the package reads.
 READ = {
-    "Blockwise": ["core_op"],
+    "Blockwise": ["core_op", "batch_ndim"],
     "CAReduce": ["scalar_op", "axis"],
     "DimShuffle": ["new_order"],
     "Elemwise": ["scalar_op"],
     "ExtractDiag": ["offset", "axis1", "axis2"],
     "IncSubtensor": ["idx_list", "set_instead_of_inc"],
+    "Join": ["axis"],
     "Shape_i": ["i"],
     "Subtensor": ["idx_list"],
     "Sum": ["axis"],
 }
 OPERATIONS = (
     "Alloc Blockwise CAReduce DimShuffle Dot Elemwise ExtractDiag Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor "
-    "Shape Shape_i SpecifyShape Subtensor Sum TensorFromScalar"
+    "Shape Shape_i SpecifyShape Split Subtensor Sum TensorFromScalar"
 ).split()
 
 

@@ -12,7 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 
 import pm_sysid as sid
-from pm_sysid.environment import compiled
+from pm_sysid.recurrence.functions import compiled
 
 ROOT = Path(sid.__file__).parent
 
@@ -24,20 +24,20 @@ def test_a_sum_is_taken_from_the_first_to_the_last() -> None:
     one_by_one = 0.0
     for value in values:
         one_by_one += value
-    assert compiled([x], x.sum())(values) == one_by_one
+    assert compiled([x], x.sum(), often=True)(values) == one_by_one
     assert compiled([x, pt.dscalar("not needed")], x)(values, 1.0)[3] == values[3]
 
 
 def test_the_setting_of_the_user_is_kept() -> None:
     before = pytensor.config.numba__fastmath
-    compiled([], pt.constant(1.0))
+    compiled([], pt.constant(1.0), often=True)
     assert pytensor.config.numba__fastmath == before
 
 
 def test_what_pytensor_defines_for_numba_is_the_same_whoever_compiles_first() -> None:
     code = """
 import pytensor, pytensor.tensor as pt
-from pm_sysid.environment import compiled
+from pm_sysid.recurrence.functions import compiled
 compiled([], pt.zeros(3) + 1.0)
 from numba.core.dispatcher import Dispatcher
 from pytensor.link.numba.dispatch.linalg import products
@@ -51,5 +51,5 @@ assert flags and all(flags) and pytensor.config.numba__fastmath, flags
 def test_every_function_is_compiled_in_this_way() -> None:
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr == "function" and path.name != "environment.py":
-                assert getattr(node.value, "id", "") != "pytensor", f"{path}:{node.lineno}: use environment.compiled"
+            if isinstance(node, ast.Attribute) and node.attr == "function" and path.name != "functions.py":
+                assert getattr(node.value, "id", "") != "pytensor", f"{path}:{node.lineno}: use recurrence.functions.compiled"

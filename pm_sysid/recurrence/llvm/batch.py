@@ -292,6 +292,11 @@ def value_symbol(op: Recurrence) -> str:
     return load(kernel_key(op, "batch", LANES, block_width(op)), partial(value_module, op))
 
 
+def gradient_symbol(op: Recurrence) -> str:
+    """Symbol of the kernel of a batch's reverse sweep, loaded."""
+    return load(kernel_key(op, "batch gradient", LANES, block_width(op), TAPE_BYTES), partial(gradient_module, op))
+
+
 @lru_cache(maxsize=KERNELS)
 def _value(op: Recurrence) -> tuple[Any, str]:
     """Numba function of a batch, and the key of its machine code."""
@@ -302,8 +307,8 @@ def _value(op: Recurrence) -> tuple[Any, str]:
 @lru_cache(maxsize=KERNELS)
 def _gradient(op: Recurrence, tape_bytes: int) -> tuple[Any, str]:
     """Numba function of the reverse sweep of a batch, and the key of its machine code."""
-    key = kernel_key(op, "batch gradient", LANES, block_width(op), tape_bytes)
-    return numba_function(CALL_GRADIENT, load(key, partial(gradient_module, op))), key
+    symbol = gradient_symbol(op)
+    return numba_function(CALL_GRADIENT, symbol), symbol
 
 
 @register_funcify_and_cache_key(BatchRecurrence)

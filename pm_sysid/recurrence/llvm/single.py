@@ -185,6 +185,11 @@ def value_symbol(op: Recurrence) -> str:
     return load(kernel_key(op, "value"), partial(value_module, op))
 
 
+def gradient_symbol(op: Recurrence) -> str:
+    """Symbol of the reverse sweep's kernel, loaded."""
+    return load(kernel_key(op, "gradient", TAPE_BYTES), partial(gradient_module, op))
+
+
 @lru_cache(maxsize=KERNELS)
 def _value(op: Recurrence) -> tuple[Any, str]:
     """Numba function of a recurrence, and the key of its machine code."""
@@ -195,8 +200,8 @@ def _value(op: Recurrence) -> tuple[Any, str]:
 @lru_cache(maxsize=KERNELS)
 def _gradient(op: Recurrence, tape_bytes: int) -> tuple[Any, str]:
     """Numba function of the reverse sweep, and the key of its machine code."""
-    key = kernel_key(op, "gradient", tape_bytes)
-    return numba_function(CALL_GRADIENT, load(key, partial(gradient_module, op))), key
+    symbol = gradient_symbol(op)
+    return numba_function(CALL_GRADIENT, symbol), symbol
 
 
 @register_funcify_and_cache_key(Recurrence)

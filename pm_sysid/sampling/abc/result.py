@@ -12,8 +12,8 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph import vectorize_graph
 
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import model_dataset
+from pm_sysid.recurrence.functions import compiled
 from pm_sysid.sampling.abc.population import Population, ProposalDistribution
 from pm_sysid.sampling.abc.unit_cube import Cube
 from pm_sysid.sampling.smc.resampling import systematic

@@ -11,8 +11,8 @@ import pytensor.tensor as pt
 from pytensor.graph import graph_replace, vectorize_graph
 from pytensor.graph.basic import Variable
 
-from pm_sysid.environment import compiled
 from pm_sysid.likelihood.coordinates import element_labels, for_each_particle
+from pm_sysid.recurrence.functions import compiled
 
 #: Prior draws from which the prior mass that the constraints leave is estimated.
 CONSTRAINT_DRAWS = 100_000

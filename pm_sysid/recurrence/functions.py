@@ -1,0 +1,167 @@
+"""Functions of arrays from PyTensor expressions: NumPy around the kernels, or all of it compiled by numba.
+
+A kernel does the work of a filter, and is ready in a fraction of a second. What stands around it (priors, units, sums) is a
+few operations on arrays of particles, which NumPy does as fast as compiled code, while numba needs seconds to compile them anew
+for each system. Numba is for functions that are called often with little to do, and for expressions that are slow in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.scalar import Composite, ScalarOp
+
+from pm_sysid.compat import (
+    Alloc,
+    Blockwise,
+    CAReduce,
+    CheckParameterValue,
+    DimShuffle,
+    Dot,
+    Elemwise,
+    ExtractDiag,
+    Eye,
+    GraphRewriter,
+    IncSubtensor,
+    Join,
+    MakeVector,
+    Mode,
+    Reshape,
+    RewriteDatabaseQuery,
+    ScalarFromTensor,
+    Shape,
+    Shape_i,
+    SpecifyShape,
+    Split,
+    Subtensor,
+    TensorFromScalar,
+    VMLinker,
+    io_toposort,
+    optdb,
+)
+from pm_sysid.environment import ieee_arithmetic
+from pm_sysid.recurrence.op import RunOp
+from pm_sysid.recurrence.run import native
+
+#: Operations on whole arrays, besides the recurrences.
+WHOLE = (
+    Alloc, CAReduce, CheckParameterValue, DimShuffle, Dot, ExtractDiag, Eye, IncSubtensor, Join, MakeVector, Reshape,
+    ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor, TensorFromScalar,
+)  # fmt: skip
+#: Name of the rewrite below, which only :func:`compiled` asks for.
+KERNELS = "pm_sysid_kernels"
+
+
+class Kernel(Op):
+    """A recurrence, its batch or a gradient of one, called as machine code from Python."""
+
+    __props__ = ("op",)
+
+    def __init__(self, op: RunOp) -> None:
+        self.op = op
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Inputs and outputs of the operation."""
+        return Apply(self, list(inputs), [v.type() for v in self.op.make_node(*inputs).outputs])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Call the machine code."""
+        for storage, value in zip(output_storage, native(self.op)(*inputs), strict=True):
+            storage[0] = value
+
+
+class JoinRows(Op):
+    """Join along an axis of the last dimensions; the first ones are broadcast: what Blockwise does row by row."""
+
+    __props__ = ("axis", "core")
+
+    def __init__(self, axis: int, core: int) -> None:
+        self.axis, self.core = axis, core
+
+    def make_node(self, *inputs: Any) -> Apply:
+        """Arrays with ``core`` last dimensions."""
+        return Apply(self, list(inputs), [pt.TensorType(inputs[0].dtype, (None,) * inputs[0].type.ndim)()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Broadcast and join."""
+        first = np.broadcast_shapes(*(a.shape[: a.ndim - self.core] for a in inputs))
+        rows = [np.broadcast_to(a, first + a.shape[a.ndim - self.core :]) for a in inputs]
+        output_storage[0][0] = np.concatenate(rows, axis=self.axis - self.core)
+
+
+class _CallKernels(GraphRewriter):
+    """Replace what Python would do step by step, or row by row."""
+
+    def apply(self, fgraph: Any) -> None:
+        for node in fgraph.toposort():
+            if isinstance(node.op, RunOp):
+                new = Kernel(node.op).make_node(*node.inputs)
+            elif isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Join):
+                core = node.inputs[0].type.ndim - node.op.batch_ndim(node)
+                new = JoinRows(node.op.core_op.axis, core).make_node(*node.inputs)
+            else:
+                continue
+            called = [old.type.filter_variable(v) for old, v in zip(node.outputs, new.outputs, strict=True)]
+            fgraph.replace_all(list(zip(node.outputs, called, strict=True)), reason=KERNELS)
+
+
+optdb.register(KERNELS, _CallKernels(), position=100)
+
+
+@lru_cache(maxsize=1)
+def _numpy() -> Mode:
+    """PyTensor's rewrites without those that are for compiled code."""
+    query = RewriteDatabaseQuery(include=["fast_run", "py_only", KERNELS], exclude=["fusion", "inplace", "BlasOpt"])
+    return Mode(VMLinker(allow_gc=False, use_cloop=False, c_thunks=False), query)
+
+
+def on_whole_arrays(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
+    """Whether NumPy computes expressions without loops of Python."""
+    between = io_toposort(inputs, outputs)
+    # Blockwise is what vectorize_graph leaves around these operations; a rewrite takes it away.
+    ops = [node.op.core_op if isinstance(node.op, Blockwise) else node.op for node in between]
+    return all(isinstance(op, (RunOp, *WHOLE)) or _by_elements(op) for op in ops)
+
+
+def _by_elements(op: Op) -> bool:
+    return isinstance(op, Elemwise) and isinstance(op.scalar_op, ScalarOp) and not isinstance(op.scalar_op, Composite)
+
+
+def compiled(inputs: Sequence[Variable], outputs: Any, *, often: bool = False, **options: Any) -> Any:
+    """``pytensor.function``, with NumPy around the kernels where that will do, else compiled by numba in IEEE arithmetic.
+
+    Parameters
+    ----------
+    inputs : sequence of Variable
+        Those that no output needs are allowed.
+    outputs : Variable or sequence of Variable
+        What to compute.
+    often : bool, default False
+        It is called so often, and with so few numbers, that some microseconds for each operation count.
+    **options
+        Of ``pytensor.function``.
+
+    Notes
+    -----
+    A mode among the options is taken, and so is one that the user has set in ``pytensor.config``.
+    """
+    wanted = [outputs] if isinstance(outputs, Variable) else list(outputs)
+    options |= {"on_unused_input": "ignore"}
+    chosen = "mode" in options or pytensor.config.mode != "Mode"
+    if not chosen and not often and on_whole_arrays(inputs, wanted):
+        function = pytensor.function(inputs, outputs, mode=_numpy(), **options)
+
+        def silent(*arguments: Any) -> Any:
+            with np.errstate(all="ignore"):  # impossible parameters are minus infinity, not a warning
+                return function(*arguments)
+
+        return silent
+    with ieee_arithmetic():
+        return pytensor.function(inputs, outputs, **options)

@@ -1,0 +1,95 @@
+"""Functions of arrays: what runs in NumPy gives the numbers of numba and of the interpreted kernels, without a warning."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.replace import vectorize_graph
+
+from pm_sysid.compat import Blockwise
+from pm_sysid.recurrence import functions
+from pm_sysid.recurrence.batch_op import BatchRecurrence, BatchRecurrenceGradient
+from pm_sysid.recurrence.functions import compiled, on_whole_arrays
+from pm_sysid.recurrence.op import RecurrenceGradient
+from support.batches import BATCH, NONE, PULLED, cotangents, spread
+from support.recurrences import ARGUMENTS, COTANGENTS, LINEAR, long_case
+
+PYTHON = Mode(linker="py", optimizer=None)
+
+
+def check(inputs: list[Any], outputs: list[Any], arrays: list[Any]) -> None:
+    """Compare NumPy around machine code with the interpreted kernels, and with numba."""
+    assert on_whole_arrays(inputs, outputs)
+    got = compiled(inputs, outputs)(*arrays)
+    for other in (pytensor.function(inputs, outputs, mode=PYTHON), compiled(inputs, outputs, often=True)):
+        for a, b in zip(got, other(*arrays), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12 * np.nanmax(np.abs(b)))
+
+
+def test_a_recurrence_and_its_gradient() -> None:
+    case = long_case(2)
+    rng = np.random.default_rng(0)
+    check(ARGUMENTS, case.op(*ARGUMENTS), [*case.arrays])
+    shapes = [o.shape for o in compiled(ARGUMENTS, case.op(*ARGUMENTS))(*case.arrays)]
+    pulled = RecurrenceGradient(case.op)(*ARGUMENTS, *COTANGENTS)
+    check([*ARGUMENTS, *COTANGENTS], pulled, [*case.arrays, *(rng.standard_normal(s) for s in shapes)])
+
+
+def test_a_batch_and_its_gradient() -> None:
+    particles, edges = spread(LINEAR, 19), np.array([0, 0, 3, 7])
+    g, arrays = (
+        cotangents(particles, edges),
+        [particles.params, particles.starts, NONE, edges, *particles.record, np.asarray(2)],
+    )
+    check(BATCH, BatchRecurrence(LINEAR.op)(*BATCH), arrays)
+    check(PULLED, BatchRecurrenceGradient(LINEAR.op)(*PULLED), [*arrays, *g])
+
+
+def test_rows_are_joined_at_once() -> None:
+    """A join of what depends on the particle and what does not, along the second of the two last dimensions."""
+    own, shared = pt.dmatrix("own"), pt.dmatrix("shared")
+    many = pt.dtensor3("many")
+    (joined,) = vectorize_graph([pt.concatenate([own, shared, own], axis=1)], {own: many})
+    assert any(
+        isinstance(n.op, Blockwise) for n in pytensor.function([many, shared], joined, mode=PYTHON).maker.fgraph.toposort()
+    )
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((5, 3, 2)), rng.standard_normal((3, 4))]
+    check([many, shared], [joined], arrays)
+    inside = pytensor.function([many, shared], joined, mode=functions._numpy()).maker.fgraph.toposort()
+    assert not any(isinstance(n.op, Blockwise) for n in inside)
+
+
+def test_impossible_numbers_are_not_a_warning() -> None:
+    x = pt.dvector("x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = compiled([x], [pt.log(x), 1 / x, pt.exp(x)])(np.array([-1.0, 0.0, 1e4]))
+    assert np.isnan(found[0][0]) and np.isinf(found[1][1]) and np.isinf(found[2][2])
+
+
+def test_what_numpy_would_do_in_loops_is_compiled() -> None:
+    x, many = pt.dmatrix("x"), pt.dtensor3("many")
+    (chol,) = vectorize_graph([pt.linalg.cholesky(x)], {x: many})
+    middle = pm.Normal.dist(x, 1.0)
+    assert not on_whole_arrays([many], [chol])
+    assert not on_whole_arrays([x], [middle])
+    assert not on_whole_arrays([x], [pytensor.scan(lambda row: row.sum(), sequences=[x], return_updates=False)])
+    # What stands before the inputs does not matter.
+    assert on_whole_arrays([middle], [pt.exp(middle)])
+    np.testing.assert_allclose(compiled([many], chol)(np.eye(2)[None] * 4.0), [2 * np.eye(2)])
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_a_mode_that_somebody_chose_is_taken(often: bool) -> None:
+    x = pt.dscalar("x")
+    assert compiled([x], x + 1, mode=PYTHON, often=often).maker.mode is PYTHON
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        assert compiled([x], x + 1, often=often).maker.mode.linker.c_thunks is False
