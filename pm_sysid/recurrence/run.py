@@ -30,17 +30,15 @@ def native(op: RunOp) -> Run:
     raise NotImplementedError(f"no machine code for {op}")
 
 
-@native.register(Recurrence)
+@native.register
 @lru_cache(maxsize=64)
-def compiled_run(recurrence: Recurrence) -> Run:
-    """One parameter set, ``run(params, starts, counts, substeps, samples)``: arrays as :class:`Recurrence` takes them."""
+def _(op: Recurrence) -> Run:
     from pm_sysid.recurrence.llvm import single
 
-    with compiling(recurrence.name):
-        kernel = _kernel(single.value_symbol(recurrence))
+    kernel = _kernel(single.value_symbol(op))
 
     def run(params: Any, starts: Any, counts: Any, substeps: Any, samples: Any) -> tuple[np.ndarray, np.ndarray]:
-        outputs, final = np.empty((len(samples), recurrence.n_outputs)), np.empty((len(starts), recurrence.n_carry))
+        outputs, final = np.empty((len(samples), op.n_outputs)), np.empty((len(starts), op.n_carry))
         kernel(params, starts, counts, substeps, samples, outputs, final)
         return outputs, final
 
@@ -52,8 +50,7 @@ def compiled_run(recurrence: Recurrence) -> Run:
 def _(op: RecurrenceGradient) -> Run:
     from pm_sysid.recurrence.llvm import single
 
-    with compiling(f"gradient of {op.recurrence.name}"):
-        kernel = _kernel(single.gradient_symbol(op.recurrence))
+    kernel = _kernel(single.gradient_symbol(op.recurrence))
 
     def run(params: Any, starts: Any, *others: Any) -> tuple[np.ndarray, np.ndarray]:
         g_params, g_starts = np.empty(len(params)), np.zeros(np.shape(starts))
@@ -68,9 +65,7 @@ def _(op: RecurrenceGradient) -> Run:
 def _(op: BatchRecurrence) -> Run:
     from pm_sysid.recurrence.llvm import batch
 
-    recurrence = op.recurrence
-    with compiling(f"{recurrence.name}, many at once"):
-        kernel = _kernel(batch.value_symbol(recurrence))
+    recurrence, kernel = op.recurrence, _kernel(batch.value_symbol(op.recurrence))
 
     def run(params: Any, starts: Any, state: Any, edges: Any, *others: Any) -> tuple[np.ndarray, np.ndarray]:
         sums = np.empty((len(params), max(len(edges) - 1, 0), recurrence.n_outputs))
@@ -86,8 +81,7 @@ def _(op: BatchRecurrence) -> Run:
 def _(op: BatchRecurrenceGradient) -> Run:
     from pm_sysid.recurrence.llvm import batch
 
-    with compiling(f"gradient of {op.recurrence.name}, many at once"):
-        kernel = _kernel(batch.gradient_symbol(op.recurrence))
+    kernel = _kernel(batch.gradient_symbol(op.recurrence))
 
     def run(params: Any, starts: Any, *others: Any) -> tuple[np.ndarray, np.ndarray]:
         g_params, g_starts = np.zeros(params.shape), np.zeros((len(params), *starts.shape[1:]))
@@ -97,6 +91,12 @@ def _(op: BatchRecurrenceGradient) -> Run:
     return run
 
 
+def compiled_run(recurrence: Recurrence) -> Run:
+    """One parameter set, ``run(params, starts, counts, substeps, samples)``: arrays as :class:`Recurrence` takes them."""
+    with compiling(recurrence.name):
+        return native(recurrence)
+
+
 @lru_cache(maxsize=64)
 def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     """Many parameter sets, ``run(params, starts, edges, counts, substeps, samples)``: arrays as :class:`BatchRecurrence`.
@@ -104,7 +104,9 @@ def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     Every run begins at the first sample. The arrays must have the Op's dtypes (float64, and int64 for edges and counts).
     ``threads`` is by default the number that :func:`set_threads` has set.
     """
-    whole, no_state = native(BatchRecurrence(recurrence)), np.empty((0, 0, 0))
+    with compiling(f"{recurrence.name}, many at once"):
+        whole = native(BatchRecurrence(recurrence))
+    no_state = np.empty((0, 0, 0))
 
     def run(params: Any, starts: Any, edges: Any, *record: Any) -> tuple[np.ndarray, np.ndarray]:
         number = int(thread_count().get_value()) if threads is None else threads
