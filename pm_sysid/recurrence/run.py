@@ -91,12 +91,6 @@ def _(op: BatchRecurrenceGradient) -> Run:
     return run
 
 
-def compiled_run(recurrence: Recurrence) -> Run:
-    """One parameter set, ``run(params, starts, counts, substeps, samples)``: arrays as :class:`Recurrence` takes them."""
-    with compiling(recurrence.name):
-        return native(recurrence)
-
-
 @lru_cache(maxsize=64)
 def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     """Many parameter sets, ``run(params, starts, edges, counts, substeps, samples)``: arrays as :class:`BatchRecurrence`.
