@@ -115,6 +115,8 @@ def statistics(**last: Any) -> xr.Dataset:
         (dict(), None),
         (dict(log_evidence=[-10.0, -12.0]), "differ by more than their errors"),
         (dict(log_product=-5.0), "may be missing"),
+        (dict(log_product=-9.0), "may be missing"),
+        (dict(log_product=-9.3), None),
         (dict(log_product=-40.0), None),
         (dict(log_product=-40.0, proposal_ess=[0.1, 0.4]), None),
         (dict(log_product=-40.0, proposal_ess=0.1), "did not follow the posterior"),

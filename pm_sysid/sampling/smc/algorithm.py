@@ -16,11 +16,10 @@ from pm_sysid.arguments import number, shown, whole
 from pm_sysid.likelihood.prior_draws import Mass, draw_prior_and_mass
 from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
 from pm_sysid.sampling.smc.evidence import Estimate, bridge, importance, joined
-from pm_sysid.sampling.smc.moves import Moves, differences, independent_chains, memory
+from pm_sysid.sampling.smc.moves import Moves, differences, differences_within, independent_chains, memory
 from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
-from pm_sysid.sampling.smc.proposals import Mixture, moments
+from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds, moments
 from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, normalised, systematic
-from pm_sysid.sampling.smc.stages import GOOD_K
 
 _log = logging.getLogger("pm_sysid")
 
@@ -32,8 +31,10 @@ LOOK = 2**20
 LEAST_LOOK = 8
 #: Fraction of the particles that must survive a new calibration of the diffusion.
 COLLAPSE = 0.02
-#: Effective fraction of the proposals, as weighted draws from the posterior, below which they do not fit it.
-POOR_FIT = 0.05
+#: Effective share of the proposals, as weighted draws from the posterior, relative to what is attainable for a Gaussian, from
+#: which on they fit it. Independent moves by proposals that fit worse empty small modes: such modes have few particles to tell
+#: their shape, and are left more easily than found.
+GOOD_SHARE = 0.3
 #: Points at which the effective size of a stage is kept.
 PATH = 16
 #: Draws from the prior for each particle.
@@ -41,9 +42,10 @@ CROWD = 10
 #: Most particles that a mixture is fitted to.
 FITTED = 2000
 #: Steps along differences between two looks at how much the particles remember, and the correlation that is little enough.
-WALKS, FORGOTTEN = 5, 0.1
-#: Largest error of the log evidence that the last stage leaves as it is, and rounds of proposals that may lower it.
-GOOD_ERROR, ROUNDS = 0.2, 3
+WALKS, FORGOTTEN = 6, 0.2
+#: Largest error of the log evidence that the last stage leaves as it is, rounds of proposals that may lower it, and how
+#: many draws there are for each particle then.
+GOOD_ERROR, ROUNDS, MANY = 0.2, 3, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,19 +296,20 @@ class Sequential:
         evidence is set to what they say.
         """
         weights, count = normalised(state.log_weights), self.draws
-        reference = state.particles.x[systematic(weights, count, rng)]
         if len(state.particles.x) > FITTED:
             picked = systematic(weights, FITTED, rng)
             proposal = Mixture.fit(state.particles.x[picked], np.full(FITTED, 1 / FITTED), self.moves.freedom, rng)
         else:
             proposal = Mixture.fit(state.particles.x, weights, self.moves.freedom, rng)
         chains = -(-count // self.moves.chain_length) if self.moves.waste_free else count
+        before = state
         state, estimate = self._independent(state, proposal, systematic(weights, chains, rng), rng)
-        fits = estimate.pareto_k <= GOOD_K and estimate.efficiency >= POOR_FIT
+        fits = estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
         if state.accept_rate < self.moves.min_acceptance or not fits:
-            state = self._walk(state, proposal, reference, rng)
+            # From as many particles as there are: the few chains of waste-free moves lose modes that proposals do not reach.
+            state = self._walk(state, before, proposal, systematic(weights, count, rng), rng)
         if self.finished(state):
-            state, estimate = self._conclude(state, estimate, rng)
+            state, estimate = self._conclude(state, estimate, fits, rng)
             fits = True
         if fits and np.isfinite(estimate.value):
             state = state._replace(
@@ -373,44 +376,76 @@ class Sequential:
         return state, estimate
 
     def _walk(
-        self, state: SequentialState, proposal: Mixture, reference: np.ndarray, rng: np.random.Generator
+        self, state: SequentialState, before: SequentialState, proposal: Mixture, index: np.ndarray, rng: np.random.Generator
     ) -> SequentialState:
-        """Steps of all particles along differences of a reference population, until they have forgotten where they were."""
-        N, at = len(state.particles.x), state.particles
-        _, root = moments(reference, np.full(len(reference), 1 / len(reference)))
+        """Steps of particles resampled from before the moves, until they have forgotten where they were.
+
+        In turn: independent proposals, which lead from one mode to another; differences of any two particles; and differences
+        within the particle's component of ``proposal``, for modes that are narrower than others.
+        """
+        at, N = before.particles.take(index), len(index)
+        reference, density = at.x, self._log_target(state, at)
+        _, root = moments(reference, np.full(N, 1 / N))
         whitened = np.linalg.inv(root).T
-        before, group = at.x @ whitened, proposal.nearest(at.x)
+        own = group = proposal.nearest(reference)
+        fold = folds(before.chain, rng)
+        independent = Folds.fit(before.particles.x, normalised(before.log_weights), fold, self.moves.freedom, rng)
+        fold = fold[index]
+        at_density = independent.logpdf(at.x, fold)
         accepted, left, walks = 0.0, 1.0, 0
         while walks < self.moves.most_walks and left > FORGOTTEN:
             for _ in range(min(WALKS, self.moves.most_walks - walks)):
-                state, new = self._evaluate(state, at.x + differences(reference, N, rng))
+                kind = walks % 3
+                if kind == 0:
+                    x = independent.draw(fold, rng)
+                elif kind == 1:
+                    x = at.x + differences(reference, N, rng)
+                else:
+                    x = at.x + differences_within(reference, own, group, rng)
+                state, new = self._evaluate(state, x)
+                new_density, new_group = self._log_target(state, new), proposal.nearest(x)
                 with np.errstate(invalid="ignore"):
-                    better = np.log(rng.random(N)) < self._log_target(state, new) - self._log_target(state, at)
+                    gain = new_density - density
+                new_at = independent.logpdf(x, fold)
+                if kind == 0:
+                    gain = gain + at_density - new_at
+                with np.errstate(invalid="ignore"):
+                    better = np.log(rng.random(N)) < gain
+                better &= (new_group == group) | (kind != 2)
                 at = at.join(new).take(np.where(better, N + np.arange(N), np.arange(N)))
+                density, group = np.where(better, new_density, density), np.where(better, new_group, group)
+                at_density = np.where(better, new_at, at_density)
                 accepted, walks = accepted + better.mean(), walks + 1
-            left = memory(before, at.x @ whitened, group)
-        return state._replace(particles=at, accept_rate=accepted / walks, walks=walks, memory=left)
+            left = memory(reference @ whitened, at.x @ whitened, own)
+        return state._replace(
+            particles=at,
+            chain=index,
+            family=before.chain[index],
+            accept_rate=accepted / walks,
+            walks=walks,
+            memory=left,
+        )
 
     def _conclude(
-        self, state: SequentialState, estimate: Estimate, rng: np.random.Generator
+        self, state: SequentialState, estimate: Estimate, fits: bool, rng: np.random.Generator
     ) -> tuple[SequentialState, Estimate]:
         """Log evidence from the particles of the last stage.
 
-        Where its own proposals do not give it, proposals are fitted again to the particles that have moved; where these fit
-        badly as well, particles and proposals are joined by a bridge.
+        Where its own proposals do not fit, proposals are fitted again to the particles that have moved, with more draws, and
+        particles and proposals are joined by a bridge: it sees what part of the particles the proposals do not reach.
         """
         equal = np.full(self.draws, 1 / self.draws)
+        if fits and estimate.error <= GOOD_ERROR:
+            return state, estimate
         for _ in range(ROUNDS):
-            if estimate.believable and estimate.error <= GOOD_ERROR:
-                return state, estimate
             proposal = Mixture.fit(state.particles.x, equal, self.moves.freedom, rng)
-            state, drawn = self._evaluate(state, proposal.draw(self.draws, rng))
+            state, drawn = self._evaluate(state, proposal.draw(MANY * self.draws, rng))
             again = importance(self._log_ratio(state, drawn, proposal))
             if again.believable and (not estimate.believable or again.error < estimate.error):
                 estimate = again
                 state = state._replace(proposal_ess=again.efficiency, pareto_k=again.pareto_k)
-        if estimate.believable and estimate.error <= GOOD_ERROR:
-            return state, estimate
+            if estimate.believable and estimate.error <= GOOD_ERROR:
+                break
         # A proposal fitted to one half of the chains meets the other half, and the other way round.
         chains, number = np.unique(state.chain, return_inverse=True)
         if len(chains) < 2:
@@ -419,7 +454,7 @@ class Sequential:
         halves = []
         for fitted, met in ((~second, second), (second, ~second)):
             proposal = Mixture.fit(state.particles.x[fitted], np.full(fitted.sum(), 1 / fitted.sum()), self.moves.freedom, rng)
-            state, drawn = self._evaluate(state, proposal.draw(self.draws, rng))
+            state, drawn = self._evaluate(state, proposal.draw(MANY * self.draws, rng))
             at_draws = self._log_ratio(state, state.particles.take(met), proposal)
             halves.append(bridge(at_draws, self._log_ratio(state, drawn, proposal), state.family[met]))
         both = joined(halves)

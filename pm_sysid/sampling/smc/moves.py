@@ -12,6 +12,8 @@ from pm_sysid.arguments import among, number, shown, whole
 #: Steps along differences: shortest and longest relative to the one that is best for a Gaussian, the share of steps of full
 #: length, and the part of another difference.
 SHORTEST, LONGEST, JUMPS, DITHER = 0.03, 1.5, 0.15, 1e-3
+#: Shares of the coordinates that a step changes.
+CROSSOVER = (1 / 3, 2 / 3, 1.0)
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,11 @@ class Moves:
         particles. With ``inf`` they are Gaussian, as in the paper of :class:`IBIS`; a Gaussian proposal can collapse on
         narrow or curved posteriors, and the acceptance does not show it.
     min_acceptance : float, default 0.15
-        A stage continues with steps along differences of particles (ter Braak and Vrugt 2008) if the acceptance of the
-        independent proposals is below this share, or if the proposals fit the posterior poorly (statistic ``proposal_ess``
-        below 0.05, or ``pareto_k`` above 0.7).
-    most_walks : int, default 100
+        A stage moves as many particles as there are, by independent proposals and along differences of particles in turn
+        (ter Braak and Vrugt 2008), if the acceptance of the independent proposals is below this share, or if they fit the
+        posterior poorly (``pareto_k`` above 0.7, or a ``proposal_ess`` below three tenths of what a t distribution attains for
+        a Gaussian).
+    most_walks : int, default 60
         Such steps are repeated until the particles no longer remember where they were, at most this often.
 
     Raises
@@ -44,13 +47,14 @@ class Moves:
     Notes
     -----
     Source: Dau and Chopin (2022), Journal of the Royal Statistical Society B 84, 114-148; ter Braak and Vrugt (2008),
-    Statistics and Computing 18, 435-446; Fearnhead and Taylor (2013), Bayesian Analysis 8, 411-438.
+    Statistics and Computing 18, 435-446; Vrugt et al. (2009), International Journal of Nonlinear Sciences and Numerical
+    Simulation 10, 273-290; Fearnhead and Taylor (2013), Bayesian Analysis 8, 411-438.
 
     Examples
     --------
     >>> import pm_sysid as sid
     >>> sid.Moves("plain", steps=5)
-    Moves(kind='plain', steps=5, freedom=3.0, min_acceptance=0.15, most_walks=100)
+    Moves(kind='plain', steps=5, freedom=3.0, min_acceptance=0.15, most_walks=60)
     >>> sid.Moves().chain_length
     20
     """
@@ -59,7 +63,7 @@ class Moves:
     steps: int | None = None
     freedom: float = 3.0
     min_acceptance: float = 0.15
-    most_walks: int = 100
+    most_walks: int = 60
 
     def __post_init__(self) -> None:
         if not among(self.kind, ("waste-free", "plain")):
@@ -125,21 +129,40 @@ def differences(reference: np.ndarray, count: int, rng: np.random.Generator) -> 
     """Steps (count, d) of Markov chains: differences of two rows of a reference population (N, d), of many lengths.
 
     The population stays as it is while the chains move, so that a step and its opposite are equally likely. A share of the
-    steps has the full length of a difference, which leads from one mode to another.
+    steps has the full length of a difference, which leads from one mode to another. Most change some coordinates only: where
+    a few coordinates are hardly known and others well, one length does not suit all of them.
 
     Notes
     -----
-    Source: ter Braak and Vrugt (2008), Statistics and Computing 18, 435-446, Eq. 2; with a frozen population and random
-    lengths in place of the snooker update.
+    Source: ter Braak and Vrugt (2008), Statistics and Computing 18, 435-446, Eq. 2, with a frozen population and random
+    lengths in place of the snooker update; coordinates at random as in Vrugt et al. (2009), International Journal of Nonlinear
+    Sciences and Numerical Simulation 10, 273-290.
     """
     N, d = reference.shape
     first, second, third = rng.integers(N, size=(3, count))
-    length = 2.38 / np.sqrt(2 * d) * np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST), count))
+    changed = rng.random((count, d)) < rng.choice(CROSSOVER, size=(count, 1))
+    changed[np.arange(count), rng.integers(d, size=count)] = True
+    best = 2.38 / np.sqrt(2 * changed.sum(axis=1))
+    length = best * np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST), count))
     length = np.where(rng.random(count) < JUMPS, 1.0, length)[:, None]
     apart = reference[first] - reference[second]
     # A little of another difference: steps are not confined to those between particles.
     aside = DITHER * rng.standard_normal((count, 1)) * (reference[first] - reference[third])
-    return np.asarray(length * (apart + aside))
+    return np.where(changed, length * (apart + aside), 0.0)
+
+
+def differences_within(reference: np.ndarray, group: np.ndarray, at: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Steps (count, d) like :func:`differences`, each between two rows of the group ``at`` (count,) that its particle is in.
+
+    A narrow mode needs steps of its own size. A step and its opposite are equally likely as long as the particle stays in its
+    group, and one that leaves it must be refused.
+    """
+    steps = np.zeros((len(at), reference.shape[1]))
+    for g in np.unique(at):
+        here, members = at == g, reference[group == g]
+        if len(members) > 2:
+            steps[here] = differences(members, int(here.sum()), rng)
+    return steps
 
 
 def memory(before: np.ndarray, after: np.ndarray, group: np.ndarray) -> float:

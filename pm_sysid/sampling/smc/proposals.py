@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 
-#: Most components of a mixture.
-MOST_COMPONENTS = 8
+#: Numbers of components that are tried.
+NUMBERS = (2, 3, 4, 6, 8)
 #: Share of the global component, whose tails reach where no other component does.
 DEFENCE = 0.1
 #: Most iterations of expectation and maximisation, and the gain in mean log-density below which they end.
-ITERATIONS, GAIN = 50, 1e-4
+ITERATIONS, GAIN = 20, 1e-3
 #: Rounds of k-means before them.
 ROUNDS = 5
 #: Variance that every component keeps in every direction, relative to that of all particles.
 FLOOR = 1e-6
-#: Information (BIC, in nats) that more components must gain for each that is added.
+#: Information (in nats, after one for each effective unknown) that more components must gain.
 WORTH = 3.0
+#: Effective particles of a component below which it is left out, and particles' worth of the common covariance in each.
+FEWEST, COMMON = 2.0, 0.05
+#: Folds of particles, and particles for each unknown of a mean that a component has there.
+FOLDS, MANY = 3, 2
+#: Points at which the density of a t distribution is compared with a Gaussian's.
+POINTS = 2000
 
 
 class Mixture(NamedTuple):
@@ -43,31 +50,28 @@ class Mixture(NamedTuple):
     freedom: float = np.inf
 
     @classmethod
-    def fit(cls, x: np.ndarray, weights: np.ndarray, freedom: float, rng: np.random.Generator) -> Mixture:
+    def fit(
+        cls, x: np.ndarray, weights: np.ndarray, freedom: float, rng: np.random.Generator, fewest: float = FEWEST
+    ) -> Mixture:
         """Fit to weighted particles (N, d): as many components as the information criterion finds worth their parameters.
 
         Notes
         -----
         One component has the weighted mean and covariance (Eq. 23 of the sequential paper). Copies of a particle count once,
-        with their weights together.
+        with their weights together. A mode of few particles has to keep a component, or it is lost: the criterion is Akaike's,
+        and a covariance counts as far as the component has particles of its own to tell it. Components of less than
+        ``fewest`` effective particles are left out.
         """
         x, weights = distinct(x, weights)
         mean, root = moments(x, weights)
         d, size = x.shape[1], 1.0 / np.sum(weights**2)
-        most = int(min(MOST_COMPONENTS, size / (2 * (d + 1))))
         z = scipy.linalg.solve_triangular(root, (x - mean).T, lower=True).T
-        best = None
-        if most > 1:
-            criterion = _single(z, weights) - 0.5 * np.log(size) * _unknowns(1, d) / size
-            for K in range(2, most + 1):
-                found = _expectation_maximisation(z, weights, K, rng)
-                if found is None:
-                    break
-                value = found[3] - 0.5 * np.log(size) * _unknowns(K, d) / size
-                if size * (value - criterion) > WORTH:
-                    criterion, best = value, found
-                elif K > 2 + (0 if best is None else len(best[0])):
-                    break
+        best, criterion = None, _single(z, weights) - _unknowns(np.ones(1), size, d) / size
+        for K in (K for K in NUMBERS if K * (d + 1) <= size):
+            found = _expectation_maximisation(z, weights, K, fewest, rng)
+            value = found[3] - _unknowns(found[0], size, d) / size
+            if size * (value - criterion) > WORTH:
+                criterion, best = value, found
         if best is None:
             return cls(np.ones(1), mean[None], root[None], freedom)
         shares, means, roots, _ = best
@@ -115,6 +119,50 @@ class Mixture(NamedTuple):
         return parts
 
 
+class Folds(NamedTuple):
+    """Mixtures, each fitted to the particles of all folds but one, for the particles of that fold.
+
+    A component that follows few particles has a high density at them, because of them. A particle that has helped to fit its
+    own proposal is left too easily, and small modes empty in time. So no particle does, and components of few particles are
+    left out: a mode that no component covers is hardly left.
+    """
+
+    mixtures: tuple[Mixture, ...]
+
+    @classmethod
+    def fit(cls, x: np.ndarray, weights: np.ndarray, fold: np.ndarray, freedom: float, rng: np.random.Generator) -> Folds:
+        """Fit to weighted particles (N, d), whose fold is 0, 1, ..."""
+        mixtures = []
+        for f in range(FOLDS):
+            rest = fold != f
+            total = weights[rest].sum()
+            # A fold with nearly all of the weight has nothing else to be fitted to.
+            rest, total = (rest, total) if total > 0.1 else (np.ones(len(x), dtype=bool), 1.0)
+            mixtures.append(Mixture.fit(x[rest], weights[rest] / total, freedom, rng, MANY * (x.shape[1] + 1)))
+        return cls(tuple(mixtures))
+
+    def draw(self, fold: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Independent draws (N, d), one for each entry of ``fold`` (N,)."""
+        x = np.empty((len(fold), self.mixtures[0].means.shape[1]))
+        for f, mixture in enumerate(self.mixtures):
+            x[fold == f] = mixture.draw(int(np.sum(fold == f)), rng)
+        return x
+
+    def logpdf(self, x: np.ndarray, fold: np.ndarray) -> np.ndarray:
+        """Log-density (N,) of particles (N, d), each under the mixture of its fold."""
+        density = np.empty(len(x))
+        for f, mixture in enumerate(self.mixtures):
+            if np.any(here := fold == f):
+                density[here] = mixture.logpdf(x[here])
+        return density
+
+
+def folds(chain: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Fold (N,) of each particle, at random; particles of one chain are in one fold."""
+    chains, number = np.unique(chain, return_inverse=True)
+    return np.asarray((rng.permutation(len(chains)) % FOLDS)[number])
+
+
 def moments(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weighted mean (d,) of particles (N, d), and the lower root of their covariance."""
     mean = weights @ x
@@ -135,8 +183,21 @@ def distinct(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return rows[keep], together[keep] / together[keep].sum()
 
 
-def _unknowns(components: int, d: int) -> float:
-    return components * (1 + d + d * (d + 1) / 2) - 1
+@cache
+def attainable(d: int, freedom: float) -> float:
+    """Effective share of draws of a t distribution as weighted draws of the Gaussian with its centre and scale matrix."""
+    if not np.isfinite(freedom):
+        return 1.0
+    squares = scipy.stats.chi2.ppf((np.arange(POINTS) + 0.5) / POINTS, d)
+    constant = scipy.special.gammaln((freedom + d) / 2) - scipy.special.gammaln(freedom / 2) - 0.5 * d * np.log(freedom / 2)
+    log_ratio = -0.5 * squares - constant + 0.5 * (freedom + d) * np.log1p(squares / freedom)
+    return float(1.0 / np.mean(np.exp(log_ratio)))
+
+
+def _unknowns(shares: np.ndarray, size: float, d: int) -> float:
+    """Effective number of unknowns: a covariance counts as far as the component has a particle for each direction."""
+    own = np.minimum(1.0, shares * size / d)
+    return float(np.sum(1 + d + own * d * (d + 1) / 2)) - 1
 
 
 def _single(z: np.ndarray, weights: np.ndarray) -> float:
@@ -145,30 +206,37 @@ def _single(z: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _expectation_maximisation(
-    z: np.ndarray, weights: np.ndarray, K: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float] | None:
-    """Shares (K,), means (K, d), roots (K, d, d) of Gaussians and their mean log-density; None where a component dies out."""
+    z: np.ndarray, weights: np.ndarray, K: int, fewest: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Shares, means (at most K, d) and roots (at most K, d, d) of Gaussians, and their mean log-density.
+
+    Components that die out are left out. A little of the covariance within all components is in each, so that one of few
+    particles is open in every direction.
+    """
     d, share = z.shape[1], _clusters(z, weights, K, rng)
     size, last = 1.0 / np.sum(weights**2), -np.inf
     for _ in range(ITERATIONS):
         own = weights[:, None] * share
-        shares = own.sum(axis=0)
-        if np.any(shares * size < d + 1):
-            return None
+        total = own.sum(axis=0)
+        alive = total * size > min(fewest, total.max() * size / 2)
+        own, shares = own[:, alive], total[alive]
         means = own.T @ z / shares[:, None]
         centred = z - means[:, None]
-        weighted = (own / shares).T[:, :, None] * centred
-        roots = np.linalg.cholesky(np.swapaxes(weighted, 1, 2) @ centred + FLOOR * np.eye(d))
+        scatter = np.swapaxes(own.T[:, :, None] * centred, 1, 2) @ centred
+        within = scatter.sum(axis=0) / shares.sum()
+        covariances = (size * scatter + COMMON * within) / (size * shares + COMMON)[:, None, None]
+        roots = np.linalg.cholesky(covariances + FLOOR * np.eye(d))
+        shares = shares / shares.sum()
         squares = np.sum((centred @ np.swapaxes(np.linalg.inv(roots), 1, 2)) ** 2, axis=2)
         volume = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
         parts = (np.log(shares) - volume)[:, None] - 0.5 * squares
         highest = parts.max(axis=0)
         density_of_parts = np.exp(parts - highest)
-        total = density_of_parts.sum(axis=0)
-        density = float(weights @ (highest + np.log(total))) - 0.5 * d * np.log(2 * np.pi)
+        sums = density_of_parts.sum(axis=0)
+        density = float(weights @ (highest + np.log(sums))) - 0.5 * d * np.log(2 * np.pi)
         if density - last < GAIN:
             break
-        last, share = density, (density_of_parts / total).T
+        last, share = density, (density_of_parts / sums).T
     return shares, means, roots, density
 
 

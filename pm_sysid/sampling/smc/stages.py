@@ -15,7 +15,8 @@ from pm_sysid.idata import dataset, group, holds
 GOOD_K = 0.7
 #: Differences in standard errors, and in nats, from which on two estimates of one evidence contradict each other: of chains,
 #: and of the last stage and all weights.
-FAR, LEAST_APART, LEAST_FAR = 4.0, 0.1, 2.0
+#: The product of all weights is mostly too small by chance, and seldom too large: it says more where it is the larger one.
+FAR, LEAST_APART, LEAST_FAR, LEAST_LOST = 4.0, 0.1, 2.0, 0.5
 #: Correlation left by the last moves from which on particles have hardly moved.
 STUCK = 0.5
 #: Effective fraction of independent proposals from which on they fit a posterior well.
@@ -140,8 +141,8 @@ def doubts(statistics: xr.Dataset) -> list[str]:
             "one has not found the whole posterior. Take more draws and chains."
         )
     away = value - product
-    limit = np.maximum(FAR * np.sqrt(error**2 + spread**2), LEAST_FAR)
-    if np.any(away < -limit):
+    limit = FAR * np.sqrt(error**2 + spread**2)
+    if np.any(away < -np.maximum(limit, LEAST_LOST)):
         reasons.append(
             f"Particles were lost on the way: the weights of all stages give a log evidence of {product[np.argmin(away)]:.2f}, "
             f"the last stage {value[np.argmin(away)]:.2f}, so that a part of the posterior may be missing. Take more draws."
@@ -149,7 +150,7 @@ def doubts(statistics: xr.Dataset) -> list[str]:
     # Chains that agree on a posterior of simple shape have found it again, whatever was lost on the way. One chain alone cannot
     # tell, and where the proposals fit badly there may be regions that every chain has lost.
     fits_well = bool(np.any(last["proposal_ess"].values >= GOOD_FIT))
-    if np.any(away > limit) and (len(value) < 2 or disagree(value, error) or not fits_well):
+    if np.any(away > np.maximum(limit, LEAST_FAR)) and (len(value) < 2 or disagree(value, error) or not fits_well):
         reasons.append(
             f"The weights of all stages give a log evidence of {product[np.argmax(away)]:.2f}, the last stage "
             f"{value[np.argmax(away)]:.2f}: on the way the particles did not follow the posterior. Take more "
