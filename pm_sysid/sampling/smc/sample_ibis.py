@@ -85,7 +85,7 @@ def sample_ibis(
         NaN after a chain's last stage: ``time_index`` (samples taken in), ``ess`` (before resampling) and its path in the
         stage, ``accept_rate``, ``proposal_ess`` and ``pareto_k`` (effective fraction of the independent proposals and shape of
         their largest weights: small and above 0.7 where they do not fit the posterior), ``components`` of these proposals,
-        ``walks`` (steps that took their place where they fitted badly) and ``memory`` (correlation with where the particles were),
+        ``walks`` (steps that took their place where they fitted badly), ``memory`` (correlation with where particles were),
         ``survivors`` (fewest particles for which a sample was possible), ``evaluations`` (sample likelihoods so far),
         ``log_evidence`` and ``log_evidence_se``, ``log_product`` and ``log_product_se`` (of the mean weights), and PyMC's
         ``log_marginal_likelihood``; with ``store_stages=True`` also ``stages``: the posterior given the samples up to each
