@@ -19,7 +19,7 @@ from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.resampling import effective_size, systematic
 from support.records import FOLDER
 
-SEEDS = 20
+SEEDS = 60
 
 
 class Regression(NamedTuple):
