@@ -20,6 +20,7 @@ import json
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
@@ -207,8 +208,11 @@ def one(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any
             idata = METHODS[method](problem, seed)
         except Exception as error:
             wrong, said = ["no result"], [f"{type(error).__name__}: {str(error)[:80]}"]
-            return {"right": False, "said": True, "wrong": wrong, "says": said, "seconds": time.perf_counter() - begun}
-        seconds = time.perf_counter() - begun
+            return {
+                "right": False, "said": True, "wrong": wrong, "says": said,
+                "seconds": time.perf_counter() - begun, "processor": processor_seconds(),
+            }  # fmt: skip
+        seconds, processor = time.perf_counter() - begun, processor_seconds()
         wrong, said = errors_of(problem, truth, idata), said_by(idata)
     value, error = evidence_of(idata)
     z = (value - truth.log_evidence) / np.hypot(max(error, 1e-9), truth.error)
@@ -219,9 +223,15 @@ def one(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any
     elif "n_steps" in idata["sample_stats"]:
         evaluations = float(idata["sample_stats"]["n_steps"].sum())
     return {
-        "right": not wrong, "said": bool(said), "wrong": wrong, "says": said, "seconds": seconds,
+        "right": not wrong, "said": bool(said), "wrong": wrong, "says": said, "seconds": seconds, "processor": processor,
         "evaluations": evaluations, "log_evidence": value, "error": error, "z": float(z),
     }  # fmt: skip
+
+
+def processor_seconds() -> float:
+    """Processor seconds of this process, which only one run has used, and of its chains that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def limited(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any]:
@@ -258,11 +268,13 @@ def line(name: str, method: str, runs: list[dict[str, Any]]) -> str:
     said = sum(not r["right"] and r["said"] for r in runs)
     silent = sum(not r["right"] and not r["said"] for r in runs)
     seconds = np.median([r["seconds"] for r in runs])
+    processor = np.array([r.get("processor", np.nan) for r in runs])
+    used = f"{np.nanmedian(processor):9.1f}" if np.isfinite(processor).any() else " " * 9
     evaluations = [r.get("evaluations", np.nan) for r in runs]
     known = f"{np.nanmedian(evaluations):9.0f}" if np.isfinite(evaluations).any() else " " * 9
     z = np.array([r.get("z", np.nan) for r in runs])
     spread = f"{np.nanstd(z, ddof=1):6.2f}" if np.isfinite(z).sum() > 2 else " " * 6
-    return f"{name:20s} {method:22s} {right:3d} of {len(runs):2d} {said:5d} {silent:8d} {seconds:9.1f} {known} {spread}"
+    return f"{name:20s} {method:22s} {right:3d} of {len(runs):2d} {said:5d} {silent:8d} {seconds:9.1f} {used} {known} {spread}"
 
 
 def stored() -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -300,7 +312,8 @@ def main() -> None:
     seeds = range(5 if options.short else options.seeds)
     results = {} if options.short else stored()
     header = (
-        f"{'problem':20s} {'method':22s} {'right':>9s} {'said':>5s} {'silent':>8s} {'seconds':>9s} {'evals':>9s} {'z sd':>6s}"
+        f"{'problem':20s} {'method':22s} {'right':>9s} {'said':>5s} {'silent':>8s} {'seconds':>9s} "
+        f"{'processor':>9s} {'evals':>9s} {'z sd':>6s}"
     )
     print(header, flush=True)
     silent = 0
