@@ -21,6 +21,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from scipy.special import logsumexp
 from scipy.stats import norm
+from scipy.stats import t as student_t
 
 import pm_sysid as sid
 
@@ -267,6 +268,63 @@ def ridge(sigma: float = 0.1, samples: int = 20, seed: int = 0) -> Problem:
     return Problem("ridge", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
 
 
+def funnel(unknowns: int = 4) -> Problem:
+    """Unknowns and the logarithm of their common scale, hardly measured: exact by quadrature over the scale."""
+    y = np.random.default_rng(0).normal(0, 2.0, unknowns)
+    with pm.Model() as model:
+        scale = pm.Normal("scale", 0, 3)
+        x = pm.Normal("x", 0, pm.math.exp(scale / 2), shape=unknowns)
+        pm.Normal("y", x, 1.0, observed=y)
+    # Given the scale the rest is Gaussian.
+    grid = np.linspace(-30, 30, 60_001)
+    follows = 1 / (1 + np.exp(-grid))
+    log_density = norm.logpdf(grid, 0, 3) + norm.logpdf(y[:, None], 0, np.sqrt(1 + np.exp(grid))).sum(axis=0)
+    total = logsumexp(log_density)
+    w = np.exp(log_density - total)
+    mean = {"scale": w @ grid, "x": y * (w @ follows)}
+    sd = {
+        "scale": np.sqrt(w @ grid**2 - mean["scale"] ** 2),
+        "x": np.sqrt(y**2 * (w @ follows**2) + w @ follows - mean["x"] ** 2),
+    }
+    evidence = float(total + np.log(grid[1] - grid[0]))
+    return Problem("funnel", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
+def banana(sigma: float = 0.3) -> Problem:
+    """The square of one unknown plus another is measured: a thin parabola, exact by quadrature over the first."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0, 3), pm.Normal("b", 0, 10)
+        pm.Normal("y", a**2 + b, sigma, observed=[1.0])
+    grid = np.linspace(-30, 30, 60_001)
+    variance = 100 + sigma**2
+    log_density = norm.logpdf(grid, 0, 3) + norm.logpdf(1.0, grid**2, np.sqrt(variance))
+    total = logsumexp(log_density)
+    w = np.exp(log_density - total)
+    given = 100 / variance * (1 - grid**2)
+    mean = {"a": w @ grid, "b": w @ given}
+    sd = {"a": np.sqrt(w @ grid**2), "b": np.sqrt(w @ given**2 + 100 * sigma**2 / variance - mean["b"] ** 2)}
+    evidence = float(total + np.log(grid[1] - grid[0]))
+    return Problem("banana", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
+def long_tails(unknowns: int = 3, share: float = 0.2, width: float = 3.0) -> Problem:
+    """Unknowns that are small or, a few, large, and hardly measured: a tall narrow mode with far tails, exact by quadrature."""
+    y = np.random.default_rng(0).normal(0, 3 * width, unknowns)
+    with pm.Model() as model:
+        parts = [pm.Normal.dist(0, 0.1), pm.StudentT.dist(2, mu=0, sigma=width)]
+        x = pm.Mixture("x", [1 - share, share], parts, shape=unknowns)
+        pm.Normal("y", x, 3 * width, observed=y)
+    grid = np.sinh(np.linspace(-10, 10, 200_001))
+    spacing = np.gradient(grid)
+    prior = np.logaddexp(np.log(1 - share) + norm.logpdf(grid, 0, 0.1), np.log(share) + student_t.logpdf(grid, 2, 0, width))
+    log_density = prior + norm.logpdf(y[:, None], grid, 3 * width) + np.log(spacing)
+    total = logsumexp(log_density, axis=1)
+    w = np.exp(log_density - total[:, None])
+    mean = w @ grid
+    answer = Answer({"x": mean}, {"x": np.sqrt(w @ grid**2 - mean**2)}, log_evidence=float(total.sum()), source="quadrature")
+    return Problem("long_tails", model, answer)
+
+
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "lotka_volterra": lotka_volterra,
     "fitzhugh_nagumo": fitzhugh_nagumo,
@@ -277,6 +335,9 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "three_modes": three_modes,
     "three_narrow_modes": three_narrow_modes,
     "ridge": ridge,
+    "funnel": funnel,
+    "banana": banana,
+    "long_tails": long_tails,
 }
 
 

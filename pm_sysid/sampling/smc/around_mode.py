@@ -1,4 +1,9 @@
-"""Draws around a mode by independent proposals: adaptive importance sampling, then a sequential run's last stage."""
+"""Draws around a mode by independent proposals: adaptive importance sampling, then a sequential run's last stage.
+
+Proposals that begin at a mode have seen nothing else. The first ones therefore reach far beyond its curvature, in all unknowns
+together and in each alone, and in the end some of the draws walk with long steps: where they leave what the proposals have
+drawn, the result has a doubt.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,31 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import scipy
 import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
+from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.evidence import importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
-from pm_sysid.sampling.smc.moves import Moves
+from pm_sysid.sampling.smc.moves import Moves, differences
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 from pm_sysid.sampling.smc.stages import stages
 
+#: Degrees of freedom of the first proposals.
+FREEDOM = 3.0
 #: Weighted draws of a round, most rounds, and the effective share of the draws with which they end.
 CLOUD, ROUNDS, ENOUGH = 4000, 6, 0.4
+#: Widths of the first proposals beside that of the mode, evenly from there to the prior's; shares of those with all unknowns
+#: wider together, and with each alone; and how much wider than at the mode the widest are at least.
+WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
+#: Draws of the prior that tell its width, and the quantile for that in standard deviations of a Gaussian.
+PRIOR_DRAWS, QUANTILE = 2000, 3.0
+#: Draws that walk in the end, their steps, and the longest of these relative to what suits a Gaussian.
+WALKERS, STEPS, LONGEST = 1000, 20, 100.0
+#: Chance of a false alarm, of all unknowns together.
+CHANCE = 1e-3
 #: Independent moves of each draw, and most steps along differences.
 MOVES, FEW_WALKS = 8, 5
 #: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
@@ -36,9 +54,11 @@ def sample_around_mode(
 ) -> xr.DataTree:
     """Draw from a posterior with one mode, by proposals that do not depend on where a chain is.
 
-    Each chain begins with draws of a t distribution with the curvature of the mode, weights them, fits a mixture of t
-    distributions and draws again, until the weights are even. The rest is the last stage of :func:`sample_ibis`: Markov chains
-    over fresh proposals, and the evidence. All of it runs in batches without gradients.
+    Each chain begins with draws of t distributions with the curvature of the mode and with up to the width of the prior,
+    weights them, fits a mixture of t distributions and draws again, until the weights are even. The rest is the last stage of
+    :func:`sample_ibis`: Markov chains over fresh proposals, and the evidence. All of it runs in batches without gradients.
+    In the end a thousand of the draws walk twenty steps, long ones among them, which leaves the posterior as it is: where more
+    of them than chance allows come to lie beyond all draws, or a marginal changes, the proposals have missed a tail.
 
     Parameters
     ----------
@@ -56,7 +76,8 @@ def sample_around_mode(
     -------
     xarray.DataTree
         As :func:`sample_ibis` returns it, with one stage. It is to be believed where the proposals fit (``proposal_ess``,
-        ``pareto_k``) and the chains agree, and the mode has the posterior's whole mass.
+        ``pareto_k``), the chains agree, walking has found nothing (else :func:`log_evidence` has a doubt), and the mode has
+        the posterior's whole mass.
 
     Notes
     -----
@@ -67,10 +88,12 @@ def sample_around_mode(
     # steps only, since the result is not to be believed in any case.
     moves = Moves("plain", steps=MOVES, most_walks=FEW_WALKS)
     kernel = IBIS(draws, model=model, random_seed=random_seed, moves=moves)
+    target = kernel.sequential.target
+    first = stretched(point, covariance, prior_width(target, np.random.default_rng(random_seed)))
     finished = []
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
-        x, log_weights = _cloud(kernel, Mixture(np.ones(1), point[None], np.linalg.cholesky(covariance)[None], 3.0), rng)
+        x, log_weights = _cloud(target, first, rng)
         kernel.state = kernel.sequential.rejoin(x, log_weights, rng)
         row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
         finished.append(FinishedChain(kernel.state.particles.x, [row]))
@@ -84,21 +107,83 @@ def sample_around_mode(
         progressbar=progressbar,
         compute_convergence_checks=False,
     )
-    idata["sample_stats"] = xr.DataTree(stages(idata))
+    statistics = stages(idata)
+    statistics.attrs["doubt"] = missed_tail(target, np.concatenate([c.x for c in finished]), rng)
+    idata["sample_stats"] = xr.DataTree(statistics)
     return idata
 
 
-def _cloud(kernel: IBIS, proposal: Mixture, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def prior_width(target: Target, rng: np.random.Generator) -> np.ndarray:
+    """Half of the width (d,) of the prior in unconstrained space, as that of a Gaussian in standard deviations."""
+    tails = scipy.stats.norm.cdf([-QUANTILE, QUANTILE])
+    low, high = np.quantile(target.draw_prior(PRIOR_DRAWS, rng), tails, axis=0)
+    return np.asarray((high - low) / (2 * QUANTILE))
+
+
+def stretched(point: np.ndarray, covariance: np.ndarray, width: np.ndarray) -> Mixture:
+    """Mixture of t distributions about a mode: with its curvature, and up to a width (d,) in all unknowns or in one of them.
+
+    Where one unknown is wider, the others follow it by regression, and are as well known given it as they are at the mode.
+    """
+    d, sd = len(point), np.sqrt(np.diag(covariance))
+    longest = np.maximum(width / sd, WIDER)
+    follow = covariance / sd**2  # column j: how all unknowns follow unknown j
+    together, alone = [], []
+    for factor in (longest ** (k / WIDTHS) for k in range(1, WIDTHS + 1)):
+        together.append(factor * covariance * factor[:, None])
+        alone += [covariance + (factor[j] ** 2 - 1) * sd[j] ** 2 * np.outer(follow[:, j], follow[:, j]) for j in range(d)]
+    shares = [1 - TOGETHER - ALONE] + [TOGETHER / WIDTHS] * WIDTHS + [ALONE / len(alone)] * len(alone)
+    roots = np.linalg.cholesky(np.array([covariance, *together, *alone]))
+    return Mixture(np.array(shares), np.tile(point, (len(shares), 1)), roots, FREEDOM)
+
+
+def missed_tail(target: Target, draws: np.ndarray, rng: np.random.Generator) -> str:
+    """What walking says against draws (N, d), in words; empty if nothing.
+
+    Metropolis steps leave the posterior as it is. Draws of another distribution change: those that lack a tail have walkers
+    that come to lie beyond all draws. Of independent draws of one distribution, each of n new ones in turn is the largest of
+    them all with the chance n / (n + N).
+    """
+    x = draws[rng.permutation(len(draws))[:WALKERS]]
+    density = log_posterior(target, x)
+    for _ in range(STEPS):
+        longer = np.exp(rng.uniform(0, np.log(LONGEST), (len(x), 1)) * rng.integers(2, size=(len(x), 1)))
+        tried = x + longer * differences(draws, len(x), rng)
+        found = log_posterior(target, tried)
+        with np.errstate(invalid="ignore"):
+            better = np.log(rng.random(len(x))) < found - density
+        x, density = np.where(better[:, None], tried, x), np.where(better, found, density)
+    known = len(np.unique(draws, axis=0))
+    limit = np.log(CHANCE / (4 * target.size))
+    for label, before, after in zip(target.labels, draws.T, x.T, strict=True):
+        beyond = max(int(np.sum(after > before.max())), int(np.sum(after < before.min())))
+        if beyond * np.log(len(x) / (len(x) + known)) < limit:
+            return (
+                f"The proposals have missed a tail of {label}: {beyond} of {len(x)} draws that walked on came to lie beyond "
+                f"all {len(draws)} draws."
+            )
+        # The draws that walked are among all draws, and remember where they were: fewer differ by chance than this test says.
+        if np.log(scipy.stats.ks_2samp(before, after).pvalue) < limit:
+            return f"The proposals have drawn {label} wrongly: its distribution changes when draws walk on."
+    return ""
+
+
+def log_posterior(target: Target, x: np.ndarray) -> np.ndarray:
+    """Log posterior (N,) of points (N, d), up to the evidence; minus infinity where it cannot be computed."""
+    total = np.asarray(target.log_prior(x), dtype=float)
+    possible = np.isfinite(total)
+    total = np.where(possible, total, -np.inf)
+    if possible.any():
+        total[possible] += target.log_likelihood(x[possible])
+    return np.where(np.isnan(total), -np.inf, total)
+
+
+def _cloud(target: Target, proposal: Mixture, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draws (CLOUD, d) of a proposal that has been fitted to weighted draws before, and their log weights."""
-    target = kernel.sequential.target
     best: tuple[np.ndarray, np.ndarray, float] | None = None
     for _ in range(ROUNDS):
         x = proposal.draw(CLOUD, rng)
-        log_weights = target.log_prior(x)
-        log_weights = np.where(np.isfinite(log_weights), log_weights, -np.inf)
-        possible = log_weights > -np.inf
-        log_weights[possible] += target.log_likelihood(x[possible])
-        log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights) - proposal.logpdf(x)
+        log_weights = log_posterior(target, x) - proposal.logpdf(x)
         efficiency = importance(log_weights).efficiency
         if best is None or efficiency > best[2]:
             best = x, log_weights, efficiency
