@@ -80,6 +80,12 @@ def by_sample(problem: Problem, seed: int) -> xr.DataTree:
     return sid.sample(problem.model, cores=CORES, random_seed=seed, progressbar=False)
 
 
+def by_independent(problem: Problem, seed: int) -> xr.DataTree:
+    """One call, by independent proposals whatever the model."""
+    options: dict[str, Any] = {"cores": CORES, "random_seed": seed, "progressbar": False}
+    return sid.sample(problem.model, method="independent", **options)
+
+
 def by_mode_and_nuts(problem: Problem, seed: int) -> xr.DataTree:
     """The mode, then NUTS with its curvature."""
     with problem.model:
@@ -127,6 +133,7 @@ def by_pymc_smc(problem: Problem, seed: int) -> xr.DataTree:
 
 OURS: dict[str, Callable[[Problem, int], xr.DataTree]] = {
     "sid.sample": by_sample,
+    "independent proposals": by_independent,
     "sid.sample_ibis": by_ibis,
     "sid.find_mode + NUTS": by_mode_and_nuts,
     "sid.DataAnnealing": by_annealing,

@@ -32,10 +32,10 @@ CLOUD, ROUNDS, ENOUGH = 4000, 6, 0.4
 WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
 #: Draws of the prior that tell its width, and the quantile for that in standard deviations of a Gaussian.
 PRIOR_DRAWS, QUANTILE = 2000, 3.0
-#: Draws that walk in the end, their steps, and the longest of these relative to what suits a Gaussian.
-WALKERS, STEPS, LONGEST = 1000, 20, 100.0
-#: Chance of a false alarm, of all unknowns together.
-CHANCE = 1e-3
+#: Draws that walk in the end, their steps, how often they walk, and their longest steps relative to what suits a Gaussian.
+WALKERS, STEPS, WALKS, LONGEST = 1000, 20, 3, 100.0
+#: Chances by all unknowns together: of a false alarm, and below which they walk on.
+CHANCE, SUSPICIOUS = 1e-3, 0.5
 #: Independent moves of each draw, and most steps along differences.
 MOVES, FEW_WALKS = 8, 5
 #: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
@@ -140,32 +140,47 @@ def stretched(point: np.ndarray, covariance: np.ndarray, width: np.ndarray) -> M
 def missed_tail(target: Target, draws: np.ndarray, rng: np.random.Generator) -> str:
     """What walking says against draws (N, d), in words; empty if nothing.
 
-    Metropolis steps leave the posterior as it is. Draws of another distribution change: those that lack a tail have walkers
-    that come to lie beyond all draws. Of independent draws of one distribution, each of n new ones in turn is the largest of
-    them all with the chance n / (n + N).
+    Metropolis steps leave the posterior as it is. Draws of another distribution change: of those that lack a tail, walkers come
+    to lie beyond all draws. They walk on for as long as it looks like that.
     """
     x = draws[rng.permutation(len(draws))[:WALKERS]]
     density = log_posterior(target, x)
-    for _ in range(STEPS):
-        longer = np.exp(rng.uniform(0, np.log(LONGEST), (len(x), 1)) * rng.integers(2, size=(len(x), 1)))
-        tried = x + longer * differences(draws, len(x), rng)
-        found = log_posterior(target, tried)
-        with np.errstate(invalid="ignore"):
-            better = np.log(rng.random(len(x))) < found - density
-        x, density = np.where(better[:, None], tried, x), np.where(better, found, density)
-    known = len(np.unique(draws, axis=0))
-    limit = np.log(CHANCE / (4 * target.size))
-    for label, before, after in zip(target.labels, draws.T, x.T, strict=True):
-        beyond = max(int(np.sum(after > before.max())), int(np.sum(after < before.min())))
-        if beyond * np.log(len(x) / (len(x) + known)) < limit:
-            return (
-                f"The proposals have missed a tail of {label}: {beyond} of {len(x)} draws that walked on came to lie beyond "
-                f"all {len(draws)} draws."
-            )
-        # The draws that walked are among all draws, and remember where they were: fewer differ by chance than this test says.
-        if np.log(scipy.stats.ks_2samp(before, after).pvalue) < limit:
-            return f"The proposals have drawn {label} wrongly: its distribution changes when draws walk on."
-    return ""
+    for _ in range(WALKS):
+        for _ in range(STEPS):
+            longer = np.exp(rng.uniform(0, np.log(LONGEST), (len(x), 1)) * rng.integers(2, size=(len(x), 1)))
+            tried = x + longer * differences(draws, len(x), rng)
+            found = log_posterior(target, tried)
+            with np.errstate(invalid="ignore"):
+                better = np.log(rng.random(len(x))) < found - density
+            x, density = np.where(better[:, None], tried, x), np.where(better, found, density)
+        chances = [(beyond(*both), changed(*both)) for both in zip(draws.T, x.T, strict=True)]
+        likeliest = np.argmin([min(both) for both in chances])
+        chance = 2 * target.size * min(chances[likeliest])
+        if chance > SUSPICIOUS:
+            return ""
+    if chance > CHANCE:
+        return ""
+    label, (tail, _) = target.labels[likeliest], chances[likeliest]
+    if 2 * target.size * tail <= CHANCE:
+        return f"The proposals have missed a tail of {label}: draws that walk on come to lie beyond all {len(draws)} draws."
+    return f"The proposals have drawn {label} wrongly: its distribution changes when draws walk on."
+
+
+def beyond(before: np.ndarray, after: np.ndarray) -> float:
+    """Chance that as many of n independent draws as in ``after`` lie beyond all of N others of the same distribution.
+
+    Whatever the distribution, a new draw does so with a probability that is distributed as Beta(2, N - 1).
+    """
+    outside = np.sum((after < before.min()) | (after > before.max()))
+    return float(scipy.stats.betabinom(len(after), 2, len(np.unique(before)) - 1).sf(outside - 1))
+
+
+def changed(before: np.ndarray, after: np.ndarray) -> float:
+    """Chance that two samples of one distribution are as different (Kolmogorov and Smirnov).
+
+    Draws that have walked are not independent of where they were, and differ less by chance than this says.
+    """
+    return float(scipy.stats.ks_2samp(before, after).pvalue)
 
 
 def log_posterior(target: Target, x: np.ndarray) -> np.ndarray:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pymc as pm
 import pytest
-from scipy.stats import multivariate_normal
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal, norm
+from scipy.stats import t as student_t
 
 import pm_sysid as sid
-from pm_sysid.sampling.smc.around_mode import sample_around_mode
+from pm_sysid.sampling.smc.around_mode import missed_tail, prior_width, sample_around_mode, stretched
 from pm_sysid.sampling.smc.stages import final, stages
 
 X = np.linspace(-1, 1, 40)
@@ -60,3 +65,86 @@ def test_a_mode_that_is_none_of_the_posterior_is_doubted() -> None:
     idata = sample_around_mode(point, 1e-2 * np.eye(6), 500, model=model, chains=2, random_seed=1, progressbar=False)
     last = final(stages(idata))
     assert np.min(last["proposal_ess"].values) < 0.15
+
+
+def test_first_proposals_reach_the_prior_and_keep_what_unknowns_say_of_each_other() -> None:
+    covariance, width = np.array([[4.0, 1.0], [1.0, 1.0]]), np.array([400.0, 3.0])
+    first = stretched(np.array([1.0, 2.0]), covariance, width)
+    assert first.shares.sum() == pytest.approx(1.0) and len(first.shares) == 1 + 4 + 4 * 2
+    np.testing.assert_array_equal(first.means, [[1.0, 2.0]] * 13)
+    found = first.roots @ np.swapaxes(first.roots, 1, 2)
+    np.testing.assert_allclose(found[0], covariance)
+    # Together: as wide as the prior, or ten times the mode; correlated as at the mode.
+    np.testing.assert_allclose(np.sqrt(np.diag(found[4])), [400.0, 10.0])
+    assert found[4][0, 1] / (400.0 * 10.0) == pytest.approx(0.5)
+    # Alone: the other follows by regression, with the same variance around it.
+    for part, j, sd in zip(found[-2:], (0, 1), (400.0, 10.0), strict=True):
+        assert part[j, j] == pytest.approx(sd**2)
+        assert part[0, 1] / part[j, j] == pytest.approx(covariance[0, 1] / covariance[j, j])
+        assert np.linalg.det(part) / part[j, j] == pytest.approx(np.linalg.det(covariance) / covariance[j, j])
+    assert np.all(np.diff([part[0, 0] for part in (found[0], *found[5::2])]) > 0)
+
+
+def test_width_of_the_prior() -> None:
+    np.testing.assert_allclose(prior_width(sid.Target(line()), np.random.default_rng(1)), [1.0, 1.0], rtol=0.2)
+
+
+@dataclass
+class Known:
+    """A density in place of a model's."""
+
+    logpdf: Any
+    size: int = 2
+
+    @property
+    def labels(self) -> list[str]:
+        return ["first", "second"]
+
+    def log_prior(self, x: np.ndarray) -> np.ndarray:
+        return np.zeros(len(x))
+
+    def log_likelihood(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.logpdf(x))
+
+
+def spike_and_tail(x: np.ndarray) -> np.ndarray:
+    """A twentieth of the first unknown's mass is thirty times as wide as the rest."""
+    parts = [np.log(0.95) + norm.logpdf(x[:, 0], 0, 0.1), np.log(0.05) + student_t.logpdf(x[:, 0], 2, 0, 3.0)]
+    return np.asarray(logsumexp(parts, axis=0) + norm.logpdf(x[:, 1], x[:, 0]))
+
+
+def test_walking_finds_a_tail_that_draws_lack_and_nothing_where_they_are_right() -> None:
+    target: Any = Known(spike_and_tail)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        tail = rng.random(4000) < 0.05
+        right = np.where(tail, 3.0 * rng.standard_t(2, 4000), 0.1 * rng.standard_normal(4000))
+        for first, missing in ((right, False), (0.1 * rng.standard_normal(4000), True)):
+            x = np.c_[first, first + rng.standard_normal(4000)]
+            doubt = missed_tail(target, x, rng)
+            assert doubt.startswith("The proposals have missed a tail of first:") if missing else doubt == ""
+
+
+def test_walking_finds_a_wrong_width() -> None:
+    target: Any = Known(lambda x: norm.logpdf(x).sum(axis=1))
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((4000, 2))
+        assert missed_tail(target, x, rng) == ""
+        assert "second" in missed_tail(target, x * [1.0, 0.7], rng)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tail_far_from_the_mode_is_found_or_its_lack_is_said(seed: int) -> None:
+    """A tenth of the mass lies up to thousands of the mode's standard deviations away."""
+    with pm.Model() as model:
+        parts = [pm.Normal.dist(0, 0.1), pm.StudentT.dist(2, mu=0, sigma=100)]
+        x = pm.Mixture("x", [0.9, 0.1], parts)
+        pm.Normal("y", x, 300, observed=[100.0])
+    grid = np.sinh(np.linspace(-10, 10, 100_001))
+    density = np.logaddexp(np.log(0.9) + norm.logpdf(grid, 0, 0.1), np.log(0.1) + student_t.logpdf(grid, 2, 0, 100))
+    density += norm.logpdf(100.0, grid, 300) + np.log(np.gradient(grid))
+    far = np.exp(logsumexp(density[np.abs(grid) > 1]) - logsumexp(density))
+    idata = sample_around_mode(np.zeros(1), 0.01 * np.eye(1), 1000, model=model, chains=4, random_seed=seed, progressbar=False)
+    share = float(np.mean(np.abs(idata.posterior["x"].values) > 1))
+    assert share == pytest.approx(far, abs=0.03) or sid.log_evidence(idata).doubt
