@@ -1,6 +1,7 @@
 """The page of results: tables from the files that full runs of examples and benchmarks have saved, none of them by hand."""
 
 import json
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -206,13 +207,13 @@ def pem_spread(found: Mapping[str, Any]) -> str:
             row["records"],
             row["confidently wrong"],
             row["said that it is not sure"],
-            number(row["spread of all"]),
+            " to ".join(f"{value:.2f}" for value in (min(row["spread"]), max(row["spread"]))),
         ]
         for section, kind in {"spread": "quickstart", "prior": "short records"}.items()
         for name, row in found.get(section, {}).items()
     ]
     columns = ["fits", "records", "confidently wrong", "said to be unsure", "spread of errors over standard errors"]
-    return table(columns, rows)
+    return "The spread is that of each parameter: smallest to largest.\n\n" + table(columns, rows)
 
 
 def annealing(found: Mapping[str, Any]) -> str:
@@ -262,6 +263,7 @@ def problems(found: Mapping[str, Any]) -> str:
             sum(not r["right"] and r["said"] for r in runs),
             sum(not r["right"] and not r["said"] for r in runs),
             number(sorted(r["seconds"] for r in runs)[len(runs) // 2]),
+            number(statistics.median([r["processor"] for r in runs if "processor" in r] or [None])),
         ]
         for problem, methods in found.items()
         for method, runs in methods.items()
@@ -274,6 +276,7 @@ def problems(found: Mapping[str, Any]) -> str:
         "wrong and said so",
         "confidently wrong",
         "seconds (median)",
+        "processor seconds (median)",
     ]
     return table(columns, rows)
 

@@ -152,6 +152,12 @@ class ODEFilter:
         diffusion = vector([1.0] * len(system.chain_states) if diffusions is None else diffusions)
         if problem.form.block and solver.covariance == "auto":
             _log.info("covariance='auto' chose one block for each of the %d chains.", len(system.chains))
+        if free and not system.linear:
+            _log.info(
+                "the initial state of %r is uncertain and integrated out linearised; after sampling, check_initial_state (which "
+                "sample and report call) measures what that costs.",
+                name,
+            )
         unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
         choice = filter_substeps(problem, records, unknowns, substeps, model, name)
 

@@ -20,6 +20,7 @@ from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.prior_posterior import plot_prior_posterior
 from pm_sysid.plots.residuals import plot_residuals
 from pm_sysid.posterior.correlation import correlation
+from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
 from pm_sysid.posterior.innovations import innovations
 from pm_sysid.posterior.predict import Source, predict, predict_fitted
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
@@ -226,7 +227,19 @@ class Study:
             check: SubstepCheck = check_substeps(self.idata, model=self.model, name=name, data=records)
             self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
             blocks.append(Printed(str(check)))
+            if linearises_initial_state(filter_view(name, self.model)):
+                blocks.append(self._initial_state(name))
         return blocks
+
+    def _initial_state(self, name: str) -> Block:
+        """What the linearisation about an uncertain initial state costs."""
+        try:
+            check = check_initial_state(self.idata, model=self.model, name=name)
+        except ValueError as error:
+            self.verdicts.append(Verdict("look", f"What linearising about the initial state costs is not known: {error}"))
+            return Paragraph(str(error), "warning")
+        self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
+        return Printed(str(check))
 
     def _validation(self) -> list[Block]:
         (name,) = self.records

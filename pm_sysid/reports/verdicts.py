@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pm_sysid.posterior.reweighting import FINE
+from pm_sysid.posterior.reweighting import FINE, VISIBLE
 from pm_sysid.records.residual_tests import ResidualTests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.diagnostics import Diagnostics
@@ -69,6 +69,12 @@ TABLE = (
         "integration error",
         f"`sid.check_substeps`: means change by more than {FINE:g} standard deviations at half the step",
         "`sid.set_substeps` twice as many, or a higher order; sample again",
+    ),
+    (
+        "linearised initial state",
+        f"`sid.check_initial_state`, where the initial state of a nonlinear system is uncertain (`x0_std`, or no `x0`): means "
+        f"change by more than {FINE:g} standard deviations ({VISIBLE:g}: problem) with the initial state integrated out",
+        "make the initial state a PyMC variable and sample again",
     ),
     (
         "free run",

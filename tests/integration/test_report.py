@@ -6,10 +6,12 @@ from html.parser import HTMLParser
 import matplotlib
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 
 import pm_sysid as sid
+from pm_sysid.reports.sections import Study
 from pm_sysid.solve.filter_substeps import noise_level
 from support.small import linear_oscillator
 
@@ -278,3 +280,23 @@ def test_a_linear_model_of_a_hardening_spring_is_not_called_fine(tmp_path) -> No
     assert said and said.group(1) != "good" and float(said.group(3)) < 1.2
     assert "this noise has taken up what the structure lacks" in linear
     assert right and right.group(1) == "good"
+
+
+def test_a_report_says_what_linearising_about_an_uncertain_start_costs(tmp_path) -> None:
+    """A pendulum released from 2.5 rad, of whose start the filter knows little: seen whoever sampled."""
+    pendulum = sid.System(
+        lambda t, x, u, p: (x.speed, -p.g * pt.sin(x.angle)),
+        states=("angle", "speed"), params=("g",), observe=lambda t, x, dx, u, p: x.angle,
+    )  # fmt: skip
+    t = 0.1 * np.arange(60)
+    run = sid.simulate(pendulum, sid.TimeSeries(t, None), {"g": 9.81}, x0={"angle": 2.5, "speed": 0.0}, substeps=16)
+    record = sid.TimeSeries(t, None, run["angle"].to_numpy() + 0.02 * np.random.default_rng(0).standard_normal(60))
+    g = np.random.default_rng(1).normal(9.81, 0.1, (2, 100))
+    levels = {}
+    for name, start in (("about zero", {"x0_std": {"angle": 2.0, "speed": 3.0}}), ("known", {})):
+        with pm.Model() as model:
+            sid.ODEFilter("y", pendulum, record, {"g": pm.Normal("g", 9.81, 1.0)}, noise=0.02, x0=0.0, substeps=4, **start)
+        study = Study(model, xr.DataTree.from_dict({"posterior": xr.Dataset({"g": (("chain", "draw"), g)})}), {"y": [record]})
+        study._integration()
+        levels[name] = [v.level for v in study.verdicts if "initial state" in v.text]
+    assert levels == {"about zero": ["look"], "known": []}
