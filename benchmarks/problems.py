@@ -231,7 +231,8 @@ def one(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any
         evaluations = float(idata["sample_stats"]["n_steps"].sum())
     return {
         "right": not wrong, "said": bool(said), "wrong": wrong, "says": said, "seconds": seconds, "processor": processor,
-        "method": idata.attrs.get("method", method), "evaluations": evaluations, "log_evidence": value, "error": error, "z": float(z),
+        "method": idata.attrs.get("method", method), "evaluations": evaluations,
+        "log_evidence": value, "error": error, "z": float(z),
     }  # fmt: skip
 
 

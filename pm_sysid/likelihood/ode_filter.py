@@ -154,8 +154,8 @@ class ODEFilter:
             _log.info("covariance='auto' chose one block for each of the %d chains.", len(system.chains))
         if free and not system.linear:
             _log.info(
-                "the initial state of %r is uncertain and integrated out linearised; after sampling, check_initial_state (which "
-                "sample and report call) measures what that costs.",
+                "the initial state of %r is uncertain and integrated out linearised; after sampling, check_initial_state (in "
+                "sample and report) measures what that costs.",
                 name,
             )
         unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
