@@ -108,3 +108,21 @@ def points_of(idata: Any, variables: Sequence[Any], draws: int | None) -> list[l
             flat = {k: v.reshape(total, *v.shape[2:]) for k, v in pooled.items()}
             sets = [{k: v[i] for k, v in flat.items()} for i in picked]
     return [[np.asarray(point[k], dtype=dtype) for k, dtype in types.items()] for point in sets]
+
+
+def labelled(data: xr.Dataset, label: str) -> xr.DataArray:
+    """Variable of a Dataset, or the entry ``q[3]`` of a variable ``q`` with the dimension ``q_dim_0``."""
+    name, _, index = label.partition("[")
+    if label in data or not index or name not in data:
+        return data[label]
+    places = {f"{name}_dim_{k}": int(i) for k, i in enumerate(index.rstrip("]").split(", "))}
+    return data[name].isel(places)
+
+
+def labels(data: xr.Dataset) -> list[str]:
+    """Label of every entry of the variables of a Dataset, for :func:`labelled`, in order."""
+    found = []
+    for name, variable in data.data_vars.items():
+        sizes = [variable.sizes[d] for d in variable.dims if str(d).startswith(f"{name}_dim_")]
+        found += [f"{name}[{', '.join(map(str, i))}]" if i else str(name) for i in np.ndindex(*sizes)]
+    return found

@@ -55,6 +55,7 @@ from pytensor.graph.utils import MissingInputError  # raised where a graph needs
 from pytensor.link.vm import VMLinker  # runs a graph operation by operation
 from pytensor.tensor.basic import (  # operations
     Alloc,
+    AllocDiag,
     ExtractDiag,
     Eye,
     Join,
@@ -68,6 +69,10 @@ from pytensor.tensor.blockwise import (
     vectorize_node_fallback,  # batch dimensions by Blockwise
 )
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise  # operations
+from pytensor.tensor.extra_ops import CumOp  # operation: cumulative sums and products
+from pytensor.tensor.linalg.constructors import BlockDiagonal  # operation: matrices along the diagonal of another
+from pytensor.tensor.linalg.inverse import MatrixInverse  # operation
+from pytensor.tensor.linalg.solvers.general import Solve  # operation: solution of a linear system
 from pytensor.tensor.math import Dot, Sum  # operations
 from pytensor.tensor.rewriting.basic import (
     register_specialize,  # adds a rewrite to the stage "specialize"
@@ -75,6 +80,8 @@ from pytensor.tensor.rewriting.basic import (
 )
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape  # operations
 from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,  # operation: x[indices] += y
+    AdvancedSubtensor,  # operation: x[indices]
     IncSubtensor,  # operation: x[index] += y
     Subtensor,  # operation: x[index]
     indices_from_subtensor,  # the indices of these operations
@@ -83,13 +90,18 @@ from pytensor.tensor.type_other import NoneTypeT  # type of the constant None in
 
 __all__ = [
     "SMC_KERNEL",
+    "AdvancedIncSubtensor",
+    "AdvancedSubtensor",
     "Alloc",
+    "AllocDiag",
+    "BlockDiagonal",
     "BlockedStep",
     "Blockwise",
     "CAReduce",
     "CheckParameterValue",
     "Competence",
     "CpuLeapfrogIntegrator",
+    "CumOp",
     "DimShuffle",
     "Dot",
     "Elemwise",
@@ -100,6 +112,7 @@ __all__ = [
     "IncSubtensor",
     "Join",
     "MakeVector",
+    "MatrixInverse",
     "MissingInputError",
     "Mode",
     "NoneTypeT",
@@ -111,6 +124,7 @@ __all__ = [
     "Shape",
     "Shape_i",
     "SimulatorRV",
+    "Solve",
     "SpecifyShape",
     "Split",
     "StepMethodState",

@@ -16,6 +16,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.compat import NoneTypeT, SimulatorRV, register_stabilize
 from pm_sysid.likelihood.distances import Distance, MeanDistance
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.steps.derived import completed
 from pm_sysid.steps.grid import FilterInputs
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence, run_batch
 from pm_sysid.symbolic.system import System
@@ -49,7 +50,7 @@ class Simulation:
 
     def graph(self, rng: Variable, theta: Any, start: Any, noise: Any) -> tuple[Variable, Variable]:
         """Next generator and one simulation, of the shape of a draw, as expressions."""
-        run, n_y = rk4_recurrence(self.system), len(self.system.outputs)
+        run, n_y, theta = rk4_recurrence(self.system), len(self.system.outputs), completed(self.system, theta)
         y = pt.concatenate(
             [run(theta, start[r : r + 1], i.counts, i.substeps, i.samples)[0][:, :n_y] for r, i in enumerate(self.inputs)]
         )

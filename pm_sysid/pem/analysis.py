@@ -13,6 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from pm_sysid.arguments import shown, whole
+from pm_sysid.idata import labelled
 from pm_sysid.pem.filters import Filter, KalmanFilter, Motion, joined, tangents
 from pm_sysid.pem.initial_states import initial_values
 from pm_sysid.pem.laplace import deviations
@@ -25,6 +26,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.simulate import simulate
+from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
 
 #: Substeps run at a time when predicting from every sample.
@@ -164,8 +166,11 @@ def predict(fit: Any, k: float, record: TimeSeries | int | None, x0: Any) -> xr.
             origins = np.arange(T - int(k))
             for some in np.array_split(origins, max(1, math.ceil(origins.size / per))):
                 values[some + int(k)] = _ahead(filter, chosen, p, states[some], some, int(k), substeps)[:, -1]
-    names = {o: ("time", values[:, i]) for i, o in enumerate(system.outputs)}
-    return xr.Dataset(names, {"time": chosen.t}, {"steps ahead": float(k), "substeps": substeps, "x0": source})
+    return xr.Dataset(
+        system.outputs.variables(("time",), values),
+        {"time": chosen.t},
+        {"steps ahead": float(k), "substeps": substeps, "x0": source},
+    )
 
 
 def _substeps(filter: Filter, record: TimeSeries, p: np.ndarray, x0: np.ndarray) -> int:
@@ -187,6 +192,7 @@ def _ahead(
     for j in origins:
         counts = np.concatenate([[0], inputs.counts[j + 1 : j + k + 1]])
         parts.append((counts, inputs.substeps[ends[j] : ends[j + k]], inputs.samples[j : j + k + 1]))
+    p = completed_sets(filter.system, p[None])[0]
     still = np.zeros((1, 0, p.size)), np.zeros((1, 0, *states.shape))
     (values, _), _ = tangents(rk4_recurrence(filter.system), p[None], states[None], still, joined(parts))
     return values[0, :, : len(filter.system.outputs)].reshape(len(origins), k + 1, -1)
@@ -355,7 +361,7 @@ def compare_fits(
             check_records(fit.setup.system, record)
             predictions[name, label] = run = predict(fit, k, record, x0)
             for i, output in enumerate(fit.setup.system.outputs):
-                y, yhat = record.output_matrix[:, i], run[output].to_numpy()
+                y, yhat = record.output_matrix[:, i], labelled(run, output).to_numpy()
                 fit_rows.setdefault((label, output), {})[name] = float(fit_percent(y, yhat))
                 rmse_rows.setdefault((label, output), {})[name] = float(rmse(y, yhat))
     tables = [pd.DataFrame.from_dict(rows, orient="index") for rows in (fit_rows, rmse_rows)]

@@ -17,6 +17,7 @@ from pm_sysid.recurrence.op import Recurrence
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.options import Solver
+from pm_sysid.steps.derived import completed, completed_rates, completed_sets
 from pm_sysid.steps.ek import FLOOR, calibration_recurrence, filter_recurrence
 from pm_sysid.steps.kalman import KalmanForm, kalman_recurrence
 from pm_sysid.steps.rk4 import rk4_inputs
@@ -106,6 +107,17 @@ def tangents(
     return (outputs[:, 0, :, :n], outputs[..., n:]), (final[:, 0, :, :c], final[..., c:])
 
 
+def _completed(system: System, params: np.ndarray, moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Put what is derived from the parameters of a system after them: into sets (S, P) and rates of change (S, B, P)."""
+    if not system.derived:
+        return params, moved
+    n = len(system.params)
+    own, rates = params[:, :n], completed_rates(system, params[:, :n], moved[..., :n])
+    return np.concatenate([completed_sets(system, own), params[:, n:]], axis=1), np.concatenate(
+        [rates, moved[..., n:]], axis=-1
+    )
+
+
 def joined(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Arrays:
     """Records one after the other: a count of -1 starts the next."""
     counts = [np.concatenate([[-1], c[1:]]) if i else c for i, (c, _, _) in enumerate(parts)]
@@ -164,11 +176,13 @@ class KalmanFilter(Filter):
         still = np.zeros((len(motion.x0), *self.roots.shape))
         moved = motion.params, np.concatenate([motion.x0, still], axis=-1)
         rows = tuple(np.broadcast_to(m, (S, *m.shape)) for m in moved)
-        return tangents(self._recurrence(want), params, starts, (rows[0], rows[1]), self.arrays)[0]
+        params, moving = _completed(self.system, params, rows[0])
+        return tangents(self._recurrence(want), params, starts, (moving, rows[1]), self.arrays)[0]
 
     def graph(self, params: Any, x0: Any, want: Want) -> tuple[Any, Any]:
         """See :class:`Filter`."""
-        starts = pt.concatenate([x0, self.roots], axis=1)
+        starts, n_p = pt.concatenate([x0, self.roots], axis=1), len(self.system.params)
+        params = pt.concatenate([completed(self.system, params[:n_p]), params[n_p:]])
         outputs, _ = self._recurrence(want)(params, starts, *self.arrays)
         m = len(self.system.outputs)
         return outputs[:, :m], outputs[:, -m:]
@@ -214,6 +228,7 @@ class ProbabilisticFilter(Filter):
         theta = np.concatenate([p, diffusion, noise, np.broadcast_to(scale, (S, scale.size))], axis=1)
         moving = np.broadcast_to(motion.params, (S, *motion.params.shape))
         moved = np.concatenate([moving[..., :n_p], d_diffusion, moving[..., n_p:], still], axis=-1)
+        theta, moved = _completed(self.system, theta, moved)
         begin, moved_begin = self._starts(x0, motion, self.std)
 
         def outputs(kind: Literal["innovations", "moments"]) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +281,7 @@ class ProbabilisticFilter(Filter):
         rest = np.concatenate([np.ones(n + len(self.system.g)), self.data.scale])
         theta = np.concatenate([p, np.broadcast_to(rest, (S, rest.size))], axis=1)
         moving = np.concatenate([motion.params[:, : p.shape[1]], np.zeros((B, rest.size))], axis=1)
-        moved = np.broadcast_to(moving, (S, *moving.shape))
+        theta, moved = _completed(self.system, theta, np.broadcast_to(moving, (S, *moving.shape)))
         arrays = self.arrays._replace(samples=self.data.samples)
         recurrence = calibration_recurrence(self.system, self.problem.form)
         starts = self._starts(x0, motion, np.zeros_like(self.std))

@@ -11,6 +11,7 @@ from pm_sysid.arguments import shown
 from pm_sysid.pem.predictors import read_noise
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.initial_state import StartSpec, entries_by_state, initial_state
+from pm_sysid.symbolic.names import named_entries
 from pm_sysid.symbolic.system import System
 
 
@@ -54,10 +55,10 @@ def estimated(system: System, given: np.ndarray, estimate: Any) -> np.ndarray:
         if isinstance(value, bool | np.bool_):
             return np.full(len(system.states), bool(value))
         if isinstance(value, Mapping):
-            names = [k for k, v in value.items() if v]
-            unknown = [k for k in value if k not in system.states]
+            names, _ = named_entries(system.states, [k for k, v in value.items() if v])
+            _, unknown = named_entries(system.states, value)
         elif isinstance(value, list | tuple | set | frozenset) and all(isinstance(v, str) for v in value):
-            names, unknown = list(value), [k for k in value if k not in system.states]
+            names, unknown = named_entries(system.states, value)
         else:
             raise TypeError(
                 f"InitialState: estimate is {shown(value)}; give True or False, names of states, or a dict of these by state; "

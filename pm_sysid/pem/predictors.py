@@ -9,8 +9,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pm_sysid.arguments import number
+from pm_sysid.solve.checks import spread_numbers
 from pm_sysid.solve.options import EK1, Solver
 from pm_sysid.solve.substeps import checked_substeps
+from pm_sysid.symbolic.names import Names
 from pm_sysid.symbolic.system import System
 
 #: A standard deviation that is found by maximum likelihood.
@@ -75,6 +77,8 @@ def read_noise(what: str, value: Any, channels: Sequence[str], *, positive: bool
 
 def _by_name(what: str, value: Mapping[str, Any], channels: Sequence[str], positive: bool) -> Noise:
     """Standard deviations by channel."""
+    if isinstance(channels, Names):
+        value = channels.spread(what, spread_numbers(channels, value))
     unknown = [k for k in value if k not in channels]
     missing = [c for c in channels if c not in value] if positive else []
     if unknown or missing:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pm_sysid.arguments import number
+from pm_sysid.idata import labelled
 from pm_sysid.pem.filters import Filter, KalmanFilter, ProbabilisticFilter
 from pm_sysid.pem.initial_states import InitialValues, covariance_roots, estimated, initial_values
 from pm_sysid.pem.objective import Layout, ObjectiveName
@@ -86,7 +87,7 @@ def set_up(
     predictor = as_predictor(predictor)
     if not any(np.isfinite(r.output_matrix).any() for r in records):
         raise ValueError("data has no measurement: every output is NaN.")
-    guess = leaves("p_guess", p_guess)
+    guess = _by_label(system, leaves("p_guess", p_guess))
     positional = bool(guess) and all(nameless(name) for name in guess)
     fixed = _fixed(system, fixed)
     free = [p for p in system.params if p not in fixed]
@@ -144,11 +145,18 @@ def refined(setup: Setup, x: np.ndarray) -> Setup | None:
     return setup._replace(filter=finer, unknowns=unknowns._replace(x=x.copy()))
 
 
+def _by_label(system: System, guess: dict[str, float]) -> dict[str, float]:
+    """Leaves of the vectors of a system by the labels of their entries: ``K_0_1`` is ``K[0, 1]``."""
+    labels = {label.replace("[", "_").replace("]", "").replace(", ", "_"): label for label in system.params}
+    return {name if name in system.params else labels.get(name, name): value for name, value in guess.items()}
+
+
 def _fixed(system: System, fixed: Mapping[str, float] | None) -> dict[str, float]:
     if fixed is None:
         return {}
     if not isinstance(fixed, Mapping):
         raise TypeError(f"fixed is {type(fixed).__name__}; give a dict of numbers by parameter.")
+    fixed = system.params.spread("fixed", fixed)
     for name, value in fixed.items():
         if name not in system.params:
             raise ValueError(f"fixed names {name!r}, which is no parameter of the system: {system.params}.")
@@ -226,7 +234,7 @@ def _free_runs(
         warnings.simplefilter("ignore", SubstepWarning)  # a guess need not be a good model
         runs = [simulate(system, r, params, x0=s, substeps=substeps) for r, s in zip(records, starts, strict=True)]
     with np.errstate(all="ignore"):
-        squares = np.concatenate([np.stack([run[s].values for s in system.states], axis=1) for run in runs]) ** 2
+        squares = np.concatenate([np.stack([labelled(run, s).values for s in system.states], axis=1) for run in runs]) ** 2
         size = np.sqrt(np.mean(squares, axis=0))
     return np.where(np.isfinite(size) & (size > 0), size, 1.0), max(int(run.attrs["substeps"]) for run in runs)
 

@@ -10,6 +10,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pm_sysid.arguments import among
+from pm_sysid.idata import labelled
 from pm_sysid.plots.axes import (
     DATA,
     MODEL,
@@ -135,9 +136,9 @@ def _measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
 def _draws(record: TimeSeries, prediction: Any, name: str) -> FloatArray:
     """Predictions of one output, shape (draws, T)."""
     if isinstance(prediction, xr.Dataset):
-        if name not in prediction:
+        if name not in prediction and name.partition("[")[0] not in prediction:
             raise ValueError(f"prediction has no variable {name!r}; it has {', '.join(map(str, prediction.data_vars))}")
-        prediction = prediction[name]
+        prediction = labelled(prediction, name)
     if isinstance(prediction, xr.DataArray):
         time = time_dimension(prediction, "prediction")
         for dim in [d for d in prediction.dims if name in prediction.coords.get(d, ())]:

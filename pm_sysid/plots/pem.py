@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pm_sysid.idata import labelled, labels
 from pm_sysid.plots.axes import COLOURS, DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, interval, panels
 from pm_sysid.plots.residuals import draw_autocorrelation, draw_cross_correlation
 
@@ -64,10 +65,10 @@ def plot_compare(
         if not inside.any():
             raise ValueError(f"window is {window}, but {label!r} spans {record.t[0]:g}..{record.t[-1]:g} s; widen it.")
         t = record.t[inside]
-        y = record.output_matrix[inside, list(comparison.predictions[comparison.table.columns[0], label]).index(output)]
+        y = record.output_matrix[inside, labels(comparison.predictions[comparison.table.columns[0], label]).index(output)]
         draw_data(ax, t, y, color=DATA, lw=2.0, alpha=0.7, label="measured", zorder=2)
         for i, name in enumerate(comparison.table.columns):
-            values = comparison.predictions[name, label][output].to_numpy()[inside]
+            values = labelled(comparison.predictions[name, label], output).to_numpy()[inside]
             percent = comparison.table.loc[(label, output), name]
             draw_line(ax, t, values, color=COLOURS[i % len(COLOURS)], lw=0.9, zorder=3 + i, label=f"{name}: {percent:.1f} %")
         low, high = np.nanmin(y), np.nanmax(y)  # a run that diverges must not hide the rest

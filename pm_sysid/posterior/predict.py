@@ -20,7 +20,8 @@ from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.initial_state import initial_state
-from pm_sysid.solve.simulate import simulate
+from pm_sysid.solve.simulate import run_variables, simulate
+from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
 
 
@@ -130,10 +131,8 @@ def predict(
     picks = rng.integers(total, size=(max(len(data) - 1, 1), int(draws)))
     given = x0 if x0 is not None or (data.y is not None and data.output_matrix.shape[1] == len(system.outputs)) else 0.0
     start = np.array(initial_state(system, data, given, 0.0, hidden="zero")[0], dtype=float)
-    names = [*system.outputs, *system.states]
     values = _new_draw_every_step(system, data, table, picks, start, int(few.attrs["substeps"]))
-    variables = {n: (("draw", "time"), values[..., i]) for i, n in enumerate(names) if names.index(n) == i}
-    return xr.Dataset(variables, {"time": data.t}, {**few.attrs, "every_step": 1})
+    return xr.Dataset(run_variables(system, ("draw", "time"), values), {"time": data.t}, {**few.attrs, "every_step": 1})
 
 
 def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: Any, substeps: Any) -> dict[str, Any]:
@@ -158,6 +157,7 @@ def _new_draw_every_step(
     """Outputs and states (N, T, n) of runs whose parameters change after each sample: every interval is a record of two."""
     inputs = rk4_inputs(record, substeps)
     step = compiled_batch(rk4_recurrence(system), threads=1)  # the runs are short
+    table = completed_sets(system, table)
     first = np.concatenate([[0], np.cumsum(inputs.counts[1:])])
     state, edges = np.tile(start, (picks.shape[1], 1)), np.arange(3)
     runs = np.empty((picks.shape[1], len(record), len(system.outputs) + len(system.states)))

@@ -20,6 +20,7 @@ from pm_sysid.progress import announced
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.solve.filter_graph import Problem, RecordData
+from pm_sysid.steps.derived import completed
 from pm_sysid.steps.rts_smoother import Path, Smoother
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import untraced
@@ -206,7 +207,7 @@ class Passes:
         self.forward = announced("filter", lambda: compiled(self.needed, [table, view.unknowns.params]))
         params, samples = pt.dvector(), pt.dmatrix()
         none = np.empty((1, 0)), np.zeros(len(self.y), dtype=np.int64), np.empty((0, 0))
-        self.observe = compiled([params, samples], observation(self.system)(params, *none, samples)[0])
+        self.observe = compiled([params, samples], observation(self.system)(completed(self.system, params), *none, samples)[0])
 
     def moments(self, point: list[np.ndarray]) -> Arrays:
         """Means and standard deviations at the samples."""

@@ -15,7 +15,7 @@ import scipy
 import xarray as xr
 
 from pm_sysid.arguments import shown
-from pm_sysid.idata import elements, posterior_of
+from pm_sysid.idata import elements, labelled, posterior_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
 from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
 from pm_sysid.posterior.log_likelihood import evaluate
@@ -260,7 +260,9 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
         if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
             raise ValueError(f"a record of validation has the outputs {record.outputs}; model {name!r} has {system.outputs}.")
         result = _of(name, lambda r=record: predict(idata, r, model=model, name=label, draws=validation.runs, x0=given or None))  # type: ignore[misc]
-        predictions.append(np.stack([result[o].transpose("draw", "time").to_numpy() for o in system.outputs], axis=-1))
+        predictions.append(
+            np.stack([labelled(result, o).transpose("draw", "time").to_numpy() for o in system.outputs], axis=-1)
+        )
     return Case(model, idata, label, predictions)
 
 

@@ -13,7 +13,7 @@ import pymc as pm
 import xarray as xr
 from markupsafe import Markup
 
-from pm_sysid.idata import posterior_of
+from pm_sysid.idata import labelled, labels, posterior_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.plots.correlation import plot_correlation
 from pm_sysid.plots.fit import plot_fit
@@ -187,7 +187,7 @@ class Study:
         """
         left = {o: tested for o, (_, tested) in self._left(what, name, record, runs).items()}
         for i, output in enumerate(_outputs(name, self.model)):
-            y, middle = record.output_matrix[:, i], np.nanmedian(runs[output].transpose("draw", "time"), axis=0)
+            y, middle = record.output_matrix[:, i], np.nanmedian(labelled(runs, output).transpose("draw", "time"), axis=0)
             scored = np.isfinite(y) & (record.t >= record.t[0] + self.validation.skip)
             if not scored.any() or not np.isfinite(middle[scored]).all():
                 yield Paragraph(f"{what}, {output}: no measurement or no finite run to compare.", "warning")
@@ -273,7 +273,7 @@ class Study:
         u = record.input_matrix[kept, 0] if record.inputs else None
         found = {}
         for i, output in enumerate(_outputs(name, self.model)):
-            middle = np.median(runs[output].transpose("draw", "time"), axis=0)
+            middle = np.median(labelled(runs, output).transpose("draw", "time"), axis=0)
             if np.isfinite(middle).all():
                 left = ((record.output_matrix[:, i] - middle) / self.noise[name][i])[kept]
                 found[output] = left, _tested(f"{what}, {output}", left, u)
@@ -295,7 +295,7 @@ def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:
 
 def _renamed(record: TimeSeries, runs: xr.Dataset) -> TimeSeries:
     """Record whose outputs have the names of the system."""
-    names = [str(v) for v in runs.data_vars][: record.output_matrix.shape[1]]
+    names = labels(runs)[: record.output_matrix.shape[1]]
     return record.replace(outputs=names)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pm_sysid.arguments import number, shown
+from pm_sysid.arguments import among, number, shown
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.symbolic.names import Names
 from pm_sysid.symbolic.system import System
 
 #: Outputs whose standard deviations differ by more than this factor get a word about sharing one noise.
@@ -70,8 +71,9 @@ def check_params(system: System, params: Mapping[str, Any]) -> list[Any]:
     """Values of a system's parameters in order; scalars or scalar tensors."""
     if not isinstance(params, Mapping):
         raise TypeError(f"params is {type(params).__name__}; give a dict of values by name: {system.params}.")
+    params = system.params.spread("params", params)
     missing = [p for p in system.params if p not in params]
-    unknown = [p for p in params if p not in system.params]
+    unknown = [p for p in params if not among(p, system.params)]
     if missing or unknown:
         parts = [f"lacks {missing}"] * bool(missing) + [f"has the unknown names {unknown}"] * bool(unknown)
         raise ValueError(f"params {' and '.join(parts)}; the system's parameters are {system.params}.")
@@ -105,6 +107,7 @@ def noise_entries(system: System, noise: Any) -> list[Any]:
     """Noise standard deviation of each output."""
     n = len(system.outputs)
     if isinstance(noise, Mapping):
+        noise = system.outputs.spread("noise", spread_numbers(system.outputs, noise))
         if set(noise) != set(system.outputs):
             raise ValueError(f"noise has the entries {sorted(noise)}; give one for each output: {system.outputs}.")
         values = [noise[o] for o in system.outputs]
@@ -120,6 +123,17 @@ def noise_entries(system: System, noise: Any) -> list[Any]:
         if not isinstance(v, Variable) and not number(v, "noise", "a standard deviation must be positive and finite") > 0:
             raise ValueError(f"noise is {v!r}; a standard deviation must be positive and finite.")
     return values
+
+
+def spread_numbers(names: Names, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, where a number or scalar variable stands for every entry of a vector."""
+    shapes = names.shapes
+    return {
+        k: [v] * shapes[k][0]
+        if among(k, shapes) and shapes[k] and not (v.type.ndim if isinstance(v, Variable) else np.ndim(v))
+        else v
+        for k, v in values.items()
+    }
 
 
 def warn_of_shared_noise(system: System, y: np.ndarray, noise: Any) -> None:

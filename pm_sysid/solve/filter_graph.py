@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.options import Solver
+from pm_sysid.steps.derived import completed
 from pm_sysid.steps.ek import FLOOR, FilterSteps, Output, calibration_recurrence, filter_recurrence
 from pm_sysid.steps.filter_state import Form, input_levels
 from pm_sysid.steps.grid import FilterInputs, filter_inputs
@@ -100,7 +101,7 @@ class Problem:
             Measurements, NaN where missing (standard normal numbers for ``output="draw"``).
         """
         diffusion = self.calibrate(unknowns, data) if self.calibrated else unknowns.diffusion
-        params = pt.concatenate([unknowns.params, diffusion, unknowns.noise, data.scale])
+        params = pt.concatenate([completed(self.system, unknowns.params), diffusion, unknowns.noise, data.scale])
         starts = pt.concatenate([unknowns.x0, unknowns.x0_std, data.starts], axis=1)
         samples = pt.concatenate([data.samples, y], axis=1)
         outputs, final = filter_recurrence(self.system, self.form, output)(params, starts, data.counts, data.substeps, samples)
@@ -109,7 +110,7 @@ class Problem:
     def calibrate(self, unknowns: Unknowns, data: RecordData) -> Any:
         """Quasi-maximum-likelihood diffusion of each chain, shape (chains,); Eq. 19."""
         n_chains, n_y = len(self.system.chain_states), len(self.system.g)
-        params = pt.concatenate([unknowns.params, np.ones(n_chains), np.ones(n_y), data.scale])
+        params = pt.concatenate([completed(self.system, unknowns.params), np.ones(n_chains), np.ones(n_y), data.scale])
         starts = pt.concatenate([unknowns.x0, pt.zeros_like(unknowns.x0_std), data.starts], axis=1)
         _, final = calibration_recurrence(self.system, self.form)(params, starts, data.counts, data.substeps, data.samples)
         total = pt.sum(final[:, -n_chains:], axis=0)

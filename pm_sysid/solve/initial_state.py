@@ -11,7 +11,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import among, number
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.solve.checks import vector_entries
+from pm_sysid.solve.checks import spread_numbers, vector_entries
 from pm_sysid.symbolic.system import System
 
 #: Samples a straight line is fitted to for the initial value and slope of a measured state.
@@ -116,6 +116,7 @@ def entries_by_state(system: System, what: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, Mapping):
+        value = system.states.spread(what, spread_numbers(system.states, value))
         unknown = [k for k in value if not among(k, system.states)]
         if unknown:
             raise ValueError(f"{what} names the states {unknown}, which the system does not have: {system.states}.")

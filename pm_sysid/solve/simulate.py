@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +13,11 @@ from pytensor.graph.basic import Variable
 from pm_sysid.arguments import among
 from pm_sysid.compat import MissingInputError
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.solve.checks import check_params, check_records, check_system, vector
+from pm_sysid.solve.checks import check_params, check_records, check_system, spread_numbers, vector
 from pm_sysid.solve.initial_state import initial_state
 from pm_sysid.solve.run_substeps import run_substeps
 from pm_sysid.solve.substeps import checked_substeps, evaluate_at_initial_point
+from pm_sysid.steps.derived import completed
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence, run_batch
 from pm_sysid.symbolic.system import System
 
@@ -39,8 +40,9 @@ def simulate(
     data : TimeSeries
         Times and inputs; ``y`` is used only to infer an initial state that is not given.
     params : mapping
-        Value of each parameter: numbers, arrays of draws (``xarray.DataArray`` with any dims, such as those of
-        ``idata.posterior``, or NumPy arrays of one shape), or PyTensor variables. Entries that are no parameter of the
+        Value of each parameter: numbers, or arrays of the shapes of vectors and matrices; arrays of draws
+        (``xarray.DataArray`` with any dims, such as those of ``idata.posterior``, or NumPy arrays of one shape, before the
+        dimensions of a vector or matrix), or PyTensor variables. Entries that are no parameter of the
         system are an error, except in a Dataset, of which the parameters are picked.
     x0 : number, mapping by state, sequence or vector, optional
         Initial state; entries may be arrays of draws too. By default read off the first samples of ``y`` where an output
@@ -55,9 +57,10 @@ def simulate(
     Returns
     -------
     xarray.Dataset or TensorVariable
-        Outputs and states with dims ``(*draw dims, "time")``; with a ``distance``, that for each output with the dims of
-        the draws alone, infinite where a run diverges. With a PyTensor variable among the parameters or initial
-        states: a differentiable expression of shape (T,), or (T, n_y) for several outputs.
+        Outputs and states with dims ``(*draw dims, "time")``, of a vector ``q`` with ``"q_dim_0"`` behind; with a
+        ``distance``, that for each output with the dims of the draws alone, infinite where a run diverges. With a PyTensor
+        variable among the parameters or initial states: a differentiable expression of shape (T,), or (T, n_y) for
+        several outputs.
 
     Raises
     ------
@@ -94,7 +97,11 @@ def simulate(
     if isinstance(x0, list | tuple) and len(x0) == len(system.states):
         x0 = dict(zip(system.states, x0, strict=True))
     if isinstance(params, xr.Dataset | xr.DataTree):
-        params = {name: xr.DataArray(params[name]) for name in system.params if name in params}
+        params = {name: xr.DataArray(params[name]) for name in system.params.shapes if name in params}
+    if isinstance(params, Mapping):
+        params = system.params.draws("params", params)
+    if isinstance(x0, Mapping):
+        x0 = system.states.draws("x0", spread_numbers(system.states, x0))
     if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
         if distance is not None:
             raise ValueError(f"distance={distance!r} needs numbers for params and x0; write it out for PyTensor variables.")
@@ -108,12 +115,18 @@ def simulate(
         measured = record.output_matrix
         with np.errstate(divide="ignore", invalid="ignore"):
             values = 100 * squares / np.sum(~np.isnan(measured), axis=0) / np.nanvar(measured, axis=0)
-        values = values.reshape(*dims.values(), -1)
-        return xr.Dataset({n: (tuple(dims), values[..., i]) for i, n in enumerate(system.outputs)}, coords, attributes)
-    names = [*system.outputs, *system.states]
-    stacked = run_batch(system, theta, start, inputs).reshape(*dims.values(), len(record), len(names))
-    variables = {name: ((*dims, "time"), stacked[..., i]) for i, name in enumerate(names) if names.index(name) == i}
-    return xr.Dataset(variables, {**coords, "time": record.t}, attributes)
+        values = values.reshape(*dims.values(), len(system.outputs))
+        return xr.Dataset(system.outputs.variables(tuple(dims), values), coords, attributes)
+    values = run_batch(system, theta, start, inputs)
+    values = values.reshape(*dims.values(), len(record), values.shape[-1])
+    return xr.Dataset(run_variables(system, (*dims, "time"), values), {**coords, "time": record.t}, attributes)
+
+
+def run_variables(system: System, dims: Sequence[str], values: np.ndarray) -> dict[str, Any]:
+    """Outputs, then states, of runs (..., n_y + n_x) as variables of a Dataset; an output hides a state of its name."""
+    n_y = len(system.outputs)
+    outputs, states = system.outputs.variables(dims, values[..., :n_y]), system.states.variables(dims, values[..., n_y:])
+    return outputs | {name: variable for name, variable in states.items() if name not in outputs}
 
 
 def _flat(params: Mapping[str, Any], x0: Any) -> list[Any]:
@@ -186,7 +199,7 @@ def _symbolic(system: System, record: TimeSeries, params: Mapping[str, Any], x0:
             ) from error
         chosen = substeps
     inputs = rk4_inputs(record, chosen)
-    outputs, _ = rk4_recurrence(system)(theta, start[None], inputs.counts, inputs.substeps, inputs.samples)
+    outputs, _ = rk4_recurrence(system)(completed(system, theta), start[None], inputs.counts, inputs.substeps, inputs.samples)
     n_y = len(system.outputs)
     flat = n_y == 1 and (record.y is None or record.y.ndim == 1)
     return outputs[:, 0] if flat else outputs[:, :n_y]

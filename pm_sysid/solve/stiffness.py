@@ -9,6 +9,7 @@ import numpy as np
 import scipy
 
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.steps.derived import completed_sets
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import Scalar, evaluate, untraced
 from pm_sysid.symbolic.system import System
@@ -41,7 +42,8 @@ def fastest_decay(system: System, record: TimeSeries, theta: np.ndarray, start: 
         no solution either, or takes too long.
     """
     rates = [entry for row in jacobian(system.f, system.x) for entry in row]
-    n, fixed, left = len(system.x), dict(zip(system.p, map(float, theta), strict=True)), EVALUATIONS
+    (whole,) = completed_sets(system, np.asarray(theta, dtype=float)[None])
+    n, fixed, left = len(system.x), dict(zip(system.p, map(float, whole), strict=True)), EVALUATIONS
     fastest = 0.0
 
     def values(outputs: Sequence[Scalar], t: float, x: np.ndarray, i: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.recurrence.run import compiled_batch
+from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.grid import FilterInputs, substep_grid
 from pm_sysid.symbolic.scalars import Scalar, add, as_variable, div, mul, sub, substitute, switch, symbol, symbols, untraced
 from pm_sysid.symbolic.system import System
@@ -112,4 +113,4 @@ def run_batch(
     edges, samples = np.arange(T + 1), inputs.samples
     if y is not None:
         edges, samples = np.array([0, T]), np.concatenate([samples, y], axis=1)
-    return run(theta, starts, edges, inputs.counts, inputs.substeps, samples)[0]
+    return run(completed_sets(system, theta), starts, edges, inputs.counts, inputs.substeps, samples)[0]

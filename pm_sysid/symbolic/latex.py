@@ -34,9 +34,10 @@ def symbol_latex(name: str) -> str:
 
     Examples
     --------
-    >>> [symbol_latex(n) for n in ("k3", "zeta_1", "Fc", "stiffness", "x")]
-    ['k_{3}', '\\zeta_{1}', 'F_{c}', '\\mathrm{stiffness}', 'x']
+    >>> [symbol_latex(n) for n in ("k3", "zeta_1", "Fc", "stiffness", "x", "K[0, 12]")]
+    ['k_{3}', '\\zeta_{1}', 'F_{c}', '\\mathrm{stiffness}', 'x', 'K_{0,12}']
     """
+    name, _, index = name.partition("[")
     head, _, below = name.partition("_")
     if not below and (match := re.fullmatch(r"([A-Za-z]+?)(\d+)", head)):
         head, below = match.groups()
@@ -44,6 +45,7 @@ def symbol_latex(name: str) -> str:
         head, below = head[0], head[1:]
     base = rf"\{head}" if head in _GREEK else head if len(head) == 1 else rf"\mathrm{{{head}}}"
     parts = [p if len(p) == 1 or p.isdigit() else rf"\mathrm{{{p}}}" for p in below.split("_") if p]
+    parts += index.rstrip("]").split(", ") if index else []
     return base + (f"_{{{','.join(parts)}}}" if parts else "")
 
 

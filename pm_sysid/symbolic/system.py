@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import keyword
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph import graph_inputs
 from pytensor.graph.basic import Variable
 
-from pm_sysid.arguments import flag, shown
+from pm_sysid.arguments import flag
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.latex import equations, rate_latex, symbol_latex
-from pm_sysid.symbolic.lowering import UnsupportedOperation, lower
+from pm_sysid.symbolic.lowering import Still, UnsupportedOperation, lower
+from pm_sysid.symbolic.names import Names, checked_names
 from pm_sysid.symbolic.scalars import Scalar, add, mul, simplify, symbols, untraced
 
 
@@ -29,17 +29,21 @@ class System:
     dynamics : callable or None
         ``dynamics(t, x, u, p)`` returns the time derivative of every state, in the order of ``states`` (a tuple, list,
         vector, or a dict by state name). ``t`` is a 0-d tensor (seconds); ``x``, ``u`` and ``p`` are named tuples of
-        0-d tensors. Python operators, ``pm.math`` and elementwise ``pytensor.tensor`` functions, ``pt.stack``, indexing,
-        ``pt.switch``, ``abs``, sums and products of small arrays may be used. None for a static map.
-    states : sequence of str
-        Names of the states; empty for a static map, whose outputs follow the inputs at once.
-    inputs : sequence of str, optional
-        Names of the inputs, in the order of the record's input channels.
-    params : sequence of str, optional
-        Names of the parameters.
+        tensors: 0-d, or vectors and matrices where ``states``, ``inputs`` and ``params`` say so. Python operators, ``pm.math``
+        and elementwise ``pytensor.tensor`` functions, ``@``, ``pt.dot``, ``pt.stack``, ``pt.concatenate``, indexing and
+        slices, ``pt.switch``, ``abs``, sums, products and maxima may be used. What depends on parameters alone may be any
+        expression of ``pytensor.tensor`` (``pt.linalg.solve``, eigenvalues, bases of splines): it is evaluated once a
+        parameter set. None for a static map.
+    states : sequence of str, or mapping of str to int
+        Names of the states, or their sizes by name: ``{"q": 3, "v": 3, "r": ()}`` are two vectors of three entries and a
+        scalar. Empty for a static map, whose outputs follow the inputs at once.
+    inputs : sequence of str, or mapping, optional
+        Names of the inputs, in the order of the record's input channels; vectors take as many channels as they have entries.
+    params : sequence of str, or mapping, optional
+        Names of the parameters, or their shapes by name: ``{"K": (3, 3), "c": ()}``.
     observe : callable
-        ``observe(t, x, dx, u, p)`` returns what the sensors read: one expression, a tuple, or a dict of named outputs.
-        ``dx`` holds the time derivatives of the states, so that ``dx.v`` is an acceleration.
+        ``observe(t, x, dx, u, p)`` returns what the sensors read: one expression, a tuple, or a dict of named outputs, which
+        may be vectors. ``dx`` holds the time derivatives of the states, so that ``dx.v`` is an acceleration.
     chains : bool, default True
         Recognise states that are derivatives of other states (``dz/dt = v``) and give each such chain *one* integrated
         Wiener process. ``False`` keeps every state a process of its own: the plain first-order form.
@@ -63,6 +67,20 @@ class System:
     ... )
     >>> duffing.chains
     (('z', 'v'),)
+
+    Two masses, with vectors:
+
+    >>> masses = sid.System(
+    ...     lambda t, x, u, p: {"q": x.v, "v": (u.F - p.c * x.v - p.K @ x.q) / p.m},
+    ...     states={"q": 2, "v": 2},
+    ...     inputs={"F": 2},
+    ...     params={"K": (2, 2), "c": (), "m": 2},
+    ...     observe=lambda t, x, dx, u, p: {"a": dx.v},
+    ... )
+    >>> masses.chains, list(masses.outputs)
+    ((('q[0]', 'v[0]'), ('q[1]', 'v[1]')), ['a[0]', 'a[1]'])
+    >>> masses.equations[2]
+    '\\dot{v}_{0} = \\frac{F_{0} - c\\,v_{0} - \\left(K_{0,0}\\,q_{0} + K_{0,1}\\,q_{1}\\right)}{m_{0}}'
     """
 
     @untraced()
@@ -70,15 +88,16 @@ class System:
         self,
         dynamics: Callable[..., Any] | None,
         *,
-        states: Sequence[str],
-        inputs: Sequence[str] = (),
-        params: Sequence[str] = (),
+        states: Sequence[str] | Mapping[str, Any],
+        inputs: Sequence[str] | Mapping[str, Any] = (),
+        params: Sequence[str] | Mapping[str, Any] = (),
         observe: Callable[..., Any],
         chains: bool = True,
     ) -> None:
-        self.states = _names("states", states)
-        self.inputs = _names("inputs", inputs)
-        self.params = _names("params", params)
+        #: Labels of all entries, in order, with the shapes of vectors: see :class:`Names`.
+        self.states = _vectors("states", states)
+        self.inputs = _vectors("inputs", inputs)
+        self.params = checked_names("params", params)
         if dynamics is None and self.states:
             raise ValueError(
                 f"dynamics is None, but there are the states {self.states}; give dynamics(t, x, u, p), or states=()."
@@ -89,14 +108,30 @@ class System:
         self.x = symbols("x", len(self.states))
         self.dx = symbols("dx", len(self.states))
         self.u = symbols("u", len(self.inputs))
-        self.p = symbols("p", len(self.params))
+        #: Tensors of the parameters, as the user's functions see them, and the symbols of their entries.
+        self.tensors = _tensors(self.params)
+        own = symbols("p", len(self.params))
+        #: What is computed from the parameters alone, once a parameter set.
+        self.still = Still(frozenset(self.tensors))
+        self._own = own
 
         #: Expressions of the state derivatives in (t, x, u, p).
         self.f: tuple[Scalar, ...] = self._trace_dynamics()
         #: Expressions of the outputs in (t, x, dx, u, p), and their names.
         self.g: tuple[Scalar, ...]
-        self.outputs: tuple[str, ...]
+        self.outputs: Names
         self.outputs, self.g = self._trace_outputs()
+        for name, shape in self.outputs.shapes.items():
+            if self.states.shapes.get(name, shape) != shape:
+                raise ValueError(
+                    f"the output {name!r} has the shape {shape}, and the state of this name {self.states.shapes[name]}; "
+                    "rename the output."
+                )
+        used = set(graph_inputs([e for e in (*self.f, *self.g) if isinstance(e, Variable)]))
+        #: Tensor expressions of the parameters, which of their entries the equations read, and the symbols of these.
+        self.derived = tuple(_used(v, entries, used) for v, entries in self.still.found.items())
+        #: Symbols of the parameters of a recurrence: those of the user, then what is derived from them.
+        self.p = [*own, *(s for d in self.derived for s in d.symbols)]
         #: States that are derivatives of each other, whether or not they share a process.
         self.kinematic_chains = _find_chains(self.f, self.x)
         #: States of each Wiener process: a coordinate and its derivatives.
@@ -107,28 +142,24 @@ class System:
     def _call(self, what: str, function: Callable[..., Any], names: Sequence[str]) -> tuple[list[Variable], Any]:
         """Call a user function on named tuples of 0-d tensors."""
         _check_arity(what, function, names)
-        groups: dict[str, tuple[str, ...]] = {
-            "x": self.states,
-            "dx": self.states,
-            "u": self.inputs,
-            "p": self.params,
-        }
+        groups = {"x": self.states, "dx": self.states, "u": self.inputs}
         flat: list[Variable] = []
         args: list[Any] = []
         for name in names:
             if name == "t":
-                args.append(pt.dscalar("t"))
-                flat.append(args[-1])
+                tensors = [pt.dscalar("t")]
+                args += tensors
             else:
-                prefix = "d" if name == "dx" else ""
-                fields = [pt.dscalar(prefix + n) for n in groups[name]]
-                args.append(namedtuple(name, groups[name])(*fields))  # type: ignore[misc]
-                flat += fields
+                tensors = self.tensors if name == "p" else _tensors(groups[name], "d" if name == "dx" else "")
+                fields = (self.params if name == "p" else groups[name]).shapes
+                args.append(namedtuple(name, fields)(*tensors))  # type: ignore[misc]
+            flat += tensors
         try:
             return flat, function(*args)
         except AttributeError as error:
             raise AttributeError(
-                f"{what}: {error}. Its arguments have the fields x: {self.states}, u: {self.inputs}, p: {self.params}."
+                f"{what}: {error}. Its arguments have the fields x: {tuple(self.states.shapes)}, "
+                f"u: {tuple(self.inputs.shapes)}, p: {tuple(self.params.shapes)}."
             ) from error
         except TypeError as error:
             raise TypeError(
@@ -136,30 +167,46 @@ class System:
                 f"pm.math.sgn instead of np.sign, and pm.math.switch(condition, a, b) instead of if ({str(error).rstrip('.')})."
             ) from error
 
-    def _lower(self, what: str, names: Sequence[str], outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Scalar]:
-        scalars = {"t": [self.t], "x": self.x, "dx": self.dx, "u": self.u, "p": self.p}
+    def _lower(self, what: str, names: Sequence[str], outputs: Sequence[Any], inputs: Sequence[Any]) -> list[np.ndarray]:
+        """Arrays of simplified scalars, one for each output."""
+        groups = {
+            "x": (self.states, self.x),
+            "dx": (self.states, self.dx),
+            "u": (self.inputs, self.u),
+            "p": (self.params, self._own),
+        }
+        scalars: list[Any] = []
+        for n in names:
+            scalars += [self.t] if n == "t" else _arrays(*groups[n])
         try:
             tensors = [pt.as_tensor_variable(o, dtype=None) for o in outputs]
-            arrays = lower(tensors, inputs, [s for n in names for s in scalars[n]])
+            arrays = lower(tensors, inputs, scalars, self.still)
         except UnsupportedOperation as error:
             raise TypeError(f"{what}: {error}") from error
-        flat = [item for array in arrays for item in np.atleast_1d(array).ravel()]
-        return simplify([item if isinstance(item, Variable) else float(item) for item in flat])
+        entries = [item for array in arrays for item in np.atleast_1d(array).ravel()]
+        values = simplify([item if isinstance(item, Variable) else float(item) for item in entries])
+        flat = np.empty(len(values), dtype=object)
+        flat[:] = values
+        ends = np.cumsum([np.size(a) for a in arrays])
+        return [part.reshape(np.shape(a)) for part, a in zip(np.split(flat, ends[:-1]), arrays, strict=True)] if arrays else []
 
     def _trace_dynamics(self) -> tuple[Scalar, ...]:
         if self.dynamics is None:
             return ()
         names = ("t", "x", "u", "p")
         flat, result = self._call("dynamics", self.dynamics, names)
+        shapes = self.states.shapes
         if isinstance(result, Mapping):
-            if set(result) != set(self.states):
+            if set(result) != set(shapes):
                 raise ValueError(
-                    f"dynamics returned derivatives of {sorted(result)}, but the states are {list(self.states)}; "
+                    f"dynamics returned derivatives of {sorted(result)}, but the states are {list(shapes)}; "
                     "return one entry for each state."
                 )
-            result = [result[s] for s in self.states]
-        values = _expressions("dynamics", result)
-        f = self._lower("dynamics", names, values, flat)
+            result = [result[s] for s in shapes]
+        arrays = self._lower("dynamics", names, _expressions("dynamics", result), flat)
+        if not self.states.scalar:
+            _check_shapes(arrays, shapes)
+        f = [e for a in arrays for e in a.ravel()]
         if len(f) != len(self.states):
             raise ValueError(
                 f"dynamics returned {len(f)} derivatives, but there are {len(self.states)} states {self.states}; "
@@ -167,20 +214,20 @@ class System:
             )
         return tuple(f)
 
-    def _trace_outputs(self) -> tuple[tuple[str, ...], tuple[Scalar, ...]]:
+    def _trace_outputs(self) -> tuple[Names, tuple[Scalar, ...]]:
         names = ("t", "x", "dx", "u", "p")
         flat, result = self._call("observe", self.observe, names)
-        labels: tuple[str, ...] | None = None
+        labels: Names | None = None
         if isinstance(result, Mapping):
-            labels = _names("the outputs of observe", list(result))
+            labels = checked_names("the outputs of observe", list(result))
             result = list(result.values())
-        values = _expressions("observe", result)
-        g = self._lower("observe", names, values, flat)
+        arrays = self._lower("observe", names, _expressions("observe", result), flat)
+        g = tuple(e for a in arrays for e in a.ravel())
         if not g:
             raise ValueError("observe returned nothing; return at least one output, such as x.z.")
-        if labels is not None and len(labels) != len(g):
-            raise ValueError("observe returned a dict with an array in it; give each scalar output its own name.")
-        return labels or (("y",) if len(g) == 1 else tuple(f"y{i + 1}" for i in range(len(g)))), tuple(g)
+        if labels is not None:
+            return _vectors("the outputs of observe", {n: a.shape for n, a in zip(labels, arrays, strict=True)}), g
+        return checked_names("outputs", ("y",) if len(g) == 1 else tuple(f"y{i + 1}" for i in range(len(g)))), g
 
     # -- what the solvers ask -----------------------------------------------------------------------------------------
 
@@ -253,7 +300,9 @@ class System:
         '\\dot{z} = v'
         """
         rates = [rate_latex(symbol_latex(s)) for s in self.states]
-        words = [symbol_latex(n) for n in ("t", *self.states)] + rates + [symbol_latex(n) for n in (*self.inputs, *self.params)]
+        derived = [str(s.name) for s in self.p[len(self.params) :]]
+        words = [symbol_latex(n) for n in ("t", *self.states)] + rates
+        words += [symbol_latex(n) for n in (*self.inputs, *self.params, *derived)]
         names = dict(zip((self.t, *self.x, *self.dx, *self.u, *self.p), words, strict=True))
         return equations([*rates, *map(symbol_latex, self.outputs)], [*self.f, *self.g], names)
 
@@ -261,14 +310,15 @@ class System:
         return r"$$\begin{aligned}" + r" \\ ".join(e.replace(" = ", " &= ", 1) for e in self.equations) + r"\end{aligned}$$"
 
     def __repr__(self) -> str:
-        chains = "; ".join(" -> ".join(chain) for chain in self.chains)
+        chains = "; ".join(dict.fromkeys(" -> ".join(map(self.states.owner, chain)) for chain in self.chains))
         lines = [
             f"System: {len(self.states)} states, {len(self.inputs)} inputs, {len(self.outputs)} outputs",
-            f"  states      {', '.join(self.states) or 'none (a static map)'}",
+            f"  states      {_listed(self.states) or 'none (a static map)'}",
             *([f"  chains      {chains}"] if self.states else []),
-            f"  inputs      {', '.join(self.inputs) or 'none'}",
-            f"  outputs     {', '.join(self.outputs)}",
-            f"  parameters  {', '.join(self.params) or 'none'} (each needs a value or a prior)",
+            f"  inputs      {_listed(self.inputs) or 'none'}",
+            f"  outputs     {_listed(self.outputs)}",
+            f"  parameters  {_listed(self.params) or 'none'} (each needs a value or a prior)",
+            *([f"  computed    {', '.join(d.name for d in self.derived)}, once a parameter set"] if self.derived else []),
         ]
         return "\n".join(lines)
 
@@ -287,18 +337,61 @@ def _expressions(what: str, result: Any) -> list[Any]:
     return items
 
 
-def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise TypeError(f"{what} is the string {names!r}; give a tuple of names, such as ({names!r},).")
-    if not isinstance(names, Iterable) or not np.iterable(names):
-        raise TypeError(f"{what} is {shown(names)}; give a tuple of names.")
-    result = tuple(names)
-    for name in result:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-            raise ValueError(f"{what} contains {name!r}; names must be identifiers that do not start with '_'.")
-    if len(set(result)) != len(result):
-        raise ValueError(f"{what} contains a name twice: {result}.")
-    return result
+def _vectors(what: str, names: Any) -> Names:
+    """Names of scalars and vectors."""
+    found = checked_names(what, names)
+    for name, shape in found.shapes.items():
+        if len(shape) > 1:
+            raise ValueError(f"{what}: {name!r} has the shape {shape}; give vectors, or scalars, such as {name}.ravel().")
+    return found
+
+
+def _tensors(names: Names, prefix: str = "") -> list[Variable]:
+    """Tensors of named scalars, vectors and matrices."""
+    return [pt.tensor(prefix + n, shape=shape, dtype="float64") for n, shape in names.shapes.items()]
+
+
+def _arrays(names: Names, scalars: Sequence[Variable]) -> list[np.ndarray]:
+    """Symbols of the entries of each quantity, in its shape."""
+    flat = np.empty(len(scalars), dtype=object)
+    flat[:] = scalars
+    return [flat[where].reshape(names.shapes[n]) for n, where in names.vectors().items()]
+
+
+def _listed(names: Names) -> str:
+    """Names, with the shapes of vectors and matrices."""
+    return ", ".join(f"{n} ({' x '.join(map(str, shape))})" if shape else n for n, shape in names.shapes.items())
+
+
+class Derived(NamedTuple):
+    """A tensor expression of the parameters, the places of the entries that are used in it, flat, and their symbols."""
+
+    name: str
+    expression: Any
+    places: np.ndarray
+    symbols: list[Variable]
+
+
+def _used(v: Any, entries: np.ndarray, used: set[Variable]) -> Derived:
+    flat = entries.ravel()
+    places = np.array([i for i, s in enumerate(flat) if s in used], dtype=int)
+    return Derived(Names.owner(str(flat[0].name)), v, places, [flat[i] for i in places])
+
+
+def _check_shapes(arrays: Sequence[np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse derivatives of another shape than their states: nothing is broadcast."""
+    if len(arrays) == 1 and arrays[0].ndim == 1:  # all of them in one vector
+        return
+    if len(arrays) != len(shapes):
+        raise ValueError(
+            f"dynamics returned {len(arrays)} derivatives, but the states are {list(shapes)}; return one for each."
+        )
+    for array, (name, shape) in zip(arrays, shapes.items(), strict=True):
+        if array.shape != shape:
+            raise ValueError(
+                f"dynamics returned a derivative of {name!r} of the shape {array.shape}, but the state has the shape {shape}; "
+                "return one derivative for each entry."
+            )
 
 
 def _check_arity(what: str, function: Callable[..., Any], names: Sequence[str]) -> None:
@@ -315,18 +408,21 @@ def _check_arity(what: str, function: Callable[..., Any], names: Sequence[str]) 
 def _find_chains(f: Sequence[Scalar], x: Sequence[Variable]) -> tuple[tuple[int, ...], ...]:
     """Group states into chains in which each state is exactly the derivative of the one before."""
     follower: dict[int, int] = {}
+    place = {s: j for j, s in enumerate(x)}
+    taken: set[int] = set()
     for i, derivative in enumerate(f):
-        j = next((j for j, s in enumerate(x) if derivative is s), None)
-        if j is None or j == i or j in follower.values():
+        j = place.get(derivative) if isinstance(derivative, Variable) else None
+        if j is None or j == i or j in taken:
             continue
         end = j
         while end in follower:
             end = follower[end]
         if end != i:  # closing a cycle, as in z' = v, v' = z, would leave no equation of motion
             follower[i] = j
+            taken.add(j)
     chains = []
     for i in range(len(f)):
-        if i in follower.values():
+        if i in taken:
             continue
         chain = [i]
         while chain[-1] in follower:

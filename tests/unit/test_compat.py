@@ -398,8 +398,12 @@ def operation(name: str) -> Any:
     x, m, s = pt.dvector(), pt.dmatrix(), pt.dscalar()
     made = {
         "Alloc": lambda: pt.alloc(s, 3),
+        "AdvancedIncSubtensor": lambda: x[np.array([0, 2])].set(s),
+        "AdvancedSubtensor": lambda: x[np.array([0, 2])],
+        "AllocDiag": lambda: pt.diag(x),
         "Blockwise": lambda: pt.matmul(pt.dtensor3(), pt.dtensor3()),
         "CAReduce": lambda: pt.prod(x),
+        "CumOp": lambda: pt.cumsum(x),
         "DimShuffle": lambda: m.T,
         "Dot": lambda: pt.dot(m, m),
         "Elemwise": lambda: pt.exp(x),
@@ -431,7 +435,9 @@ def shape_i(x: Any) -> Any:
 #: Attributes of operations that the package reads.
 READ = {
     "Blockwise": ["core_op", "batch_ndim"],
+    "AdvancedIncSubtensor": ["set_instead_of_inc"],
     "CAReduce": ["scalar_op", "axis"],
+    "CumOp": ["mode", "axis"],
     "DimShuffle": ["new_order"],
     "Elemwise": ["scalar_op"],
     "ExtractDiag": ["offset", "axis1", "axis2"],
@@ -442,8 +448,8 @@ READ = {
     "Sum": ["axis"],
 }
 OPERATIONS = (
-    "Alloc Blockwise CAReduce DimShuffle Dot Elemwise ExtractDiag Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor "
-    "Shape Shape_i SpecifyShape Split Subtensor Sum TensorFromScalar"
+    "AdvancedIncSubtensor AdvancedSubtensor Alloc AllocDiag Blockwise CAReduce CumOp DimShuffle Dot Elemwise ExtractDiag "
+    "Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor Shape Shape_i SpecifyShape Split Subtensor Sum TensorFromScalar"
 ).split()
 
 
@@ -452,6 +458,22 @@ def _(thing: Any) -> None:
     op = operation(thing.__name__)
     assert isinstance(op, thing), f"{op} is a {type(op).__name__}"
     has(op, *READ.get(thing.__name__, []))
+
+
+@checks("BlockDiagonal", "MatrixInverse", "Solve")
+def _(thing: Any) -> None:
+    import pytensor.tensor as pt
+
+    m, x = pt.dmatrix(), pt.dvector()
+    made = {
+        "BlockDiagonal": pt.linalg.block_diag(m, m),
+        "MatrixInverse": pt.linalg.inv(m),
+        "Solve": pt.linalg.solve(m, x),
+    }
+    op = made[thing.__name__].owner.op.core_op
+    assert isinstance(op, thing), f"{op} is a {type(op).__name__}"
+    if thing.__name__ == "Solve":
+        has(op, "assume_a", "lower")
 
 
 @checks("indices_from_subtensor")

@@ -225,9 +225,9 @@ def test_names_that_tuples_have_too_are_allowed() -> None:
         (dict(observe=lambda t, x, dx, u, p: {}), ValueError, "observe returned nothing"),
         (dict(observe=lambda t, x, dx, u, p: {"a b": x.z}), ValueError, "outputs of observe contains 'a b'"),
         (
-            dict(observe=lambda t, x, dx, u, p: {"a": pt.stack([x.z, x.v])}),
+            dict(observe=lambda t, x, dx, u, p: {"a": pt.stack([x.z, x.v]).reshape((1, 2))}),
             ValueError,
-            "a dict with an array in it; give each scalar output its own name",
+            "'a' has the shape .1, 2.; give vectors, or scalars",
         ),
     ],
 )
