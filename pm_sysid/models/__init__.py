@@ -10,6 +10,7 @@ from pm_sysid.models.piecewise import piecewise_constraints, piecewise_linear, p
 from pm_sysid.models.positioning import emps
 from pm_sysid.models.priors import priors
 from pm_sysid.models.self_excited import van_der_pol
+from pm_sysid.models.structures import modal, structural
 from pm_sysid.models.tanks import cascaded_tanks, coupled_tanks
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "freeplay",
     "friction_oscillator",
     "lugre_oscillator",
+    "modal",
     "pendulum",
     "piecewise_constraints",
     "piecewise_linear",
@@ -29,6 +31,7 @@ __all__ = [
     "piecewise_oscillator",
     "priors",
     "stribeck_oscillator",
+    "structural",
     "van_der_pol",
 ]
 

@@ -348,7 +348,7 @@ def _vectors(what: str, names: Any) -> Names:
 
 def _tensors(names: Names, prefix: str = "") -> list[Variable]:
     """Tensors of named scalars, vectors and matrices."""
-    return [pt.tensor(prefix + n, shape=shape, dtype="float64") for n, shape in names.shapes.items()]
+    return [pt.TensorType("float64", shape)(prefix + n) for n, shape in names.shapes.items()]
 
 
 def _arrays(names: Names, scalars: Sequence[Variable]) -> list[np.ndarray]:
