@@ -80,7 +80,7 @@ class System:
     >>> masses.chains, list(masses.outputs)
     ((('q[0]', 'v[0]'), ('q[1]', 'v[1]')), ['a[0]', 'a[1]'])
     >>> masses.equations[2]
-    '\\dot{v}_{0} = \\frac{F_{0} - c\\,v_{0} - \\left(K_{0,0}\\,q_{0} + K_{0,1}\\,q_{1}\\right)}{m_{0}}'
+    '\\dot{v}_{0} = \\frac{F_{0} - c\\,v_{0} - K_{0,0}\\,q_{0} - K_{0,1}\\,q_{1}}{m_{0}}'
     """
 
     @untraced()
