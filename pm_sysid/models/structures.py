@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -334,17 +335,16 @@ class _Matrix(NamedTuple):
     def of(cls, what: str, value: Any, n: int) -> _Matrix:
         """Matrix as a user gives it."""
         if isinstance(value, str):
-            return cls(None, ((value, None),), {value: (n, n)})
+            return cls(None, ((_parameter(what, value), None),), {value: (n, n)})
         if isinstance(value, Mapping):
             parts = tuple((name, _square(f"{what}[{name!r}]", part, n)) for name, part in value.items())
-            if bad := [name for name, _ in parts if name is not None and not isinstance(name, str)]:
-                raise ValueError(f"{what} names {bad[0]!r}; give names of parameters, or None for the part that is known.")
-            if all(name is None for name, _ in parts):
+            named = [_parameter(what, name) for name, _ in parts if name is not None]
+            if not named:
                 raise ValueError(f"{what} is {shown(value)}; give a matrix, or matrices by the parameter that multiplies them.")
             for name, part in parts:
                 if what != "C":
                     _check_symmetric(f"{what}[{name!r}]", part)
-            return cls(None, parts, {name: () for name, _ in parts if name is not None})
+            return cls(None, parts, dict.fromkeys(named, ()))
         numbers = _square(what, value, n)
         if what != "C":
             _check_symmetric(what, numbers)
@@ -366,6 +366,13 @@ class _Matrix(NamedTuple):
             else:
                 terms.append(of(part) if name is None else getattr(p, name) * of(part))
         return sum(terms[1:], terms[0])
+
+
+def _parameter(what: str, name: Any) -> str:
+    """Name of a parameter, or an error that says where it stands."""
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise ValueError(f"{what} names the parameter {shown(name)}; names must be identifiers that do not start with '_'.")
+    return name
 
 
 def _clean(product: np.ndarray) -> np.ndarray:
@@ -479,6 +486,7 @@ def _shapes(shapes: Any, frequencies: Any, damping: Any) -> tuple[np.ndarray, in
 def _modal_vector(what: str, value: Any, n: int) -> np.ndarray | None:
     """Numbers of each mode; None for a parameter."""
     if isinstance(value, str):
+        _parameter(what, value)
         return None
     array = _numbers(what, value)
     if array.ndim == 0 and what == "damping":
