@@ -7,6 +7,7 @@ drawn, the result has a doubt.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import scipy
 import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
-from pm_sysid.likelihood.target import Target
+from pm_sysid.likelihood.target import Progress, Target
 from pm_sysid.sampling.smc.evidence import importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
 from pm_sysid.sampling.smc.moves import Moves, differences
@@ -23,6 +24,9 @@ from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 from pm_sysid.sampling.smc.stages import stages
 
+#: Length of the lower tail of a logarithm, relative to the upper one, from which on natural units take its place; and a number
+#: that is nearly zero.
+SKEWED, TINY = 1.6, 1e-300
 #: Degrees of freedom of the first proposals.
 FREEDOM = 3.0
 #: Weighted draws of a round, most rounds, and the effective share of the draws with which they end.
@@ -93,10 +97,12 @@ def sample_around_mode(
     finished = []
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
-        x, log_weights = _cloud(target, first, rng)
-        kernel.state = kernel.sequential.rejoin(x, log_weights, rng)
+        units, z, log_weights = _cloud(target, first, rng)
+        in_units: Any = units
+        sequential = replace(kernel.sequential, target=in_units)
+        kernel.state = sequential.rejoin(z, log_weights, rng)
         row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
-        finished.append(FinishedChain(kernel.state.particles.x, [row]))
+        finished.append(FinishedChain(units.unconstrained(kernel.state.particles.x), [row]))
     idata: xr.DataTree = pm.sample_smc(
         draws,
         kernel=lambda **settings: kernel.handing_over(iter(finished)),
@@ -137,7 +143,7 @@ def stretched(point: np.ndarray, covariance: np.ndarray, width: np.ndarray) -> M
     return Mixture(np.array(shares), np.tile(point, (len(shares), 1)), roots, FREEDOM)
 
 
-def missed_tail(target: Target, draws: np.ndarray, rng: np.random.Generator) -> str:
+def missed_tail(target: Any, draws: np.ndarray, rng: np.random.Generator) -> str:
     """What walking says against draws (N, d), in words; empty if nothing.
 
     Metropolis steps leave the posterior as it is. Draws of another distribution change: of those that lack a tail, walkers come
@@ -183,7 +189,7 @@ def changed(before: np.ndarray, after: np.ndarray) -> float:
     return float(scipy.stats.ks_2samp(before, after).pvalue)
 
 
-def log_posterior(target: Target, x: np.ndarray) -> np.ndarray:
+def log_posterior(target: Any, x: np.ndarray) -> np.ndarray:
     """Log posterior (N,) of points (N, d), up to the evidence; minus infinity where it cannot be computed."""
     total = np.asarray(target.log_prior(x), dtype=float)
     possible = np.isfinite(total)
@@ -193,20 +199,89 @@ def log_posterior(target: Target, x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(total), -np.inf, total)
 
 
-def _cloud(target: Target, proposal: Mixture, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draws (CLOUD, d) of a proposal that has been fitted to weighted draws before, and their log weights."""
-    best: tuple[np.ndarray, np.ndarray, float] | None = None
+def _cloud(target: Target, proposal: Mixture, rng: np.random.Generator) -> tuple[NaturalUnits, np.ndarray, np.ndarray]:
+    """Draws (CLOUD, d) of a proposal that has been fitted to weighted draws before, their units, and their log weights."""
+    positive = positive_unknowns(target)
+    units = NaturalUnits(target, np.zeros(target.size, dtype=bool))
+    best: tuple[NaturalUnits, np.ndarray, np.ndarray] | None = None
+    highest = -1.0
     for _ in range(ROUNDS):
-        x = proposal.draw(CLOUD, rng)
-        log_weights = log_posterior(target, x) - proposal.logpdf(x)
+        z = proposal.draw(CLOUD, rng)
+        log_weights = log_posterior(units, z) - proposal.logpdf(z)
         efficiency = importance(log_weights).efficiency
-        if best is None or efficiency > best[2]:
-            best = x, log_weights, efficiency
+        if best is None or efficiency > highest:
+            best, highest = (units, z, log_weights), efficiency
         if efficiency >= ENOUGH:
             break
         tempered = log_weights
         while effective_size(tempered) < FOLLOWED * target.size and np.ptp(tempered[tempered > -np.inf]) > 0:
             tempered = tempered / 2
-        proposal = Mixture.fit(x, normalised(tempered), proposal.freedom, rng)
+        weights = normalised(tempered)
+        possible = weights > 0
+        x, weights = units.unconstrained(z[possible]), weights[possible] / weights.sum()
+        units = replace(units, logs=units.logs | (positive & reach_zero(x, weights)))
+        proposal = Mixture.fit(units.natural(x), weights, proposal.freedom, rng)
     assert best is not None
-    return best[:2]
+    return best
+
+
+def positive_unknowns(target: Target) -> np.ndarray:
+    """Which coordinates (d,) of unconstrained space are logarithms."""
+    model, point = target.coordinates.model, target.coordinates.point
+    transforms = {model.rvs_to_values[rv]: model.rvs_to_transforms[rv] for rv in model.free_RVs}
+    return np.concatenate(
+        [np.full(np.size(point[v.name]), getattr(transforms[v], "name", "") == "log") for v in model.value_vars]
+    )
+
+
+def reach_zero(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Which coordinates (d,) of weighted points (N, d) have long tails downwards, as logarithms of what may be zero."""
+    found = []
+    for column in x.T:
+        order = np.argsort(column)
+        low, middle, high = np.interp([0.05, 0.5, 0.95], np.cumsum(weights[order]), column[order])
+        found.append(middle - low > SKEWED * (high - middle))
+    return np.array(found)
+
+
+@dataclass(frozen=True)
+class NaturalUnits:
+    """A target in whose coordinates some unknowns (``logs``) are what they are, and not their logarithms.
+
+    The logarithm of a damping that may be zero has a long tail and curved ridges with other logarithms; in natural units the
+    posterior ends at an edge.
+    """
+
+    target: Target
+    logs: np.ndarray
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.target, name)
+
+    def natural(self, x: np.ndarray) -> np.ndarray:
+        """Points (N, d) of unconstrained space in these units."""
+        return np.where(self.logs, np.exp(np.where(self.logs, x, 0.0)), x)
+
+    def unconstrained(self, z: np.ndarray) -> np.ndarray:
+        """Points (N, d) in unconstrained space; of impossible ones those with the other sign."""
+        return np.where(self.logs, np.log(np.maximum(np.abs(z), TINY)), z)
+
+    def log_prior(self, z: np.ndarray) -> np.ndarray:
+        """Log prior density (N,) in these units."""
+        x = self.unconstrained(z)
+        possible = np.all((z > 0) | ~self.logs, axis=1)
+        return np.where(possible, self.target.log_prior(x) - x[:, self.logs].sum(axis=1), -np.inf)
+
+    def log_likelihood(self, z: np.ndarray) -> np.ndarray:
+        """Log-likelihood (N,)."""
+        return self.target.log_likelihood(self.unconstrained(z))
+
+    def start(self, z: np.ndarray, edges: Any, **options: Any) -> tuple[np.ndarray, Progress]:
+        """As :meth:`Target.start`."""
+        return self.target.start(self.unconstrained(z), edges, **options)
+
+    def advance(self, z: np.ndarray, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
+        """As :meth:`Target.advance`."""
+        return self.target.advance(self.unconstrained(z), edges, progress)
