@@ -8,7 +8,7 @@ drawn, the result has a doubt.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -17,16 +17,16 @@ import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
 from pm_sysid.likelihood.target import Progress, Target
-from pm_sysid.sampling.smc.evidence import importance
+from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
 from pm_sysid.sampling.smc.moves import Moves, differences
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 from pm_sysid.sampling.smc.stages import stages
 
-#: Length of the lower tail of a logarithm, relative to the upper one, from which on natural units take its place; and a number
-#: that is nearly zero.
-SKEWED, TINY = 1.6, 1e-300
+#: Standard deviation of a logarithm from which on the number itself is tried in its place; part of the best score below which
+#: units are given up; and a number that is nearly zero.
+UNCERTAIN, WORSE, TINY = 0.05, 0.2, 1e-300
 #: Degrees of freedom of the first proposals.
 FREEDOM = 3.0
 #: Weighted draws of a round, most rounds, and the effective share of the draws with which they end.
@@ -93,16 +93,15 @@ def sample_around_mode(
     moves = Moves("plain", steps=MOVES, most_walks=FEW_WALKS)
     kernel = IBIS(draws, model=model, random_seed=random_seed, moves=moves)
     target = kernel.sequential.target
-    first = stretched(point, covariance, prior_width(target, np.random.default_rng(random_seed)))
     finished = []
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
-        units, z, log_weights = _cloud(target, first, rng)
-        in_units: Any = units
+        cloud = _cloud(target, point, covariance, rng)
+        in_units: Any = cloud.units
         sequential = replace(kernel.sequential, target=in_units)
-        kernel.state = sequential.rejoin(z, log_weights, rng)
+        kernel.state = sequential.rejoin(cloud.z, cloud.log_weights, rng)
         row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
-        finished.append(FinishedChain(units.unconstrained(kernel.state.particles.x), [row]))
+        finished.append(FinishedChain(cloud.units.unconstrained(kernel.state.particles.x), [row]))
     idata: xr.DataTree = pm.sample_smc(
         draws,
         kernel=lambda **settings: kernel.handing_over(iter(finished)),
@@ -119,10 +118,10 @@ def sample_around_mode(
     return idata
 
 
-def prior_width(target: Target, rng: np.random.Generator) -> np.ndarray:
-    """Half of the width (d,) of the prior in unconstrained space, as that of a Gaussian in standard deviations."""
+def prior_width(units: NaturalUnits, rng: np.random.Generator) -> np.ndarray:
+    """Half of the width (d,) of the prior, as that of a Gaussian in standard deviations."""
     tails = scipy.stats.norm.cdf([-QUANTILE, QUANTILE])
-    low, high = np.quantile(target.draw_prior(PRIOR_DRAWS, rng), tails, axis=0)
+    low, high = np.quantile(units.natural(units.target.draw_prior(PRIOR_DRAWS, rng)), tails, axis=0)
     return np.asarray((high - low) / (2 * QUANTILE))
 
 
@@ -199,29 +198,61 @@ def log_posterior(target: Any, x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(total), -np.inf, total)
 
 
-def _cloud(target: Target, proposal: Mixture, rng: np.random.Generator) -> tuple[NaturalUnits, np.ndarray, np.ndarray]:
-    """Draws (CLOUD, d) of a proposal that has been fitted to weighted draws before, their units, and their log weights."""
-    positive = positive_unknowns(target)
-    units = NaturalUnits(target, np.zeros(target.size, dtype=bool))
-    best: tuple[NaturalUnits, np.ndarray, np.ndarray] | None = None
-    highest = -1.0
-    for _ in range(ROUNDS):
+class Cloud(NamedTuple):
+    """Draws (CLOUD, d) of a proposal in some units, their log weights, and what these say of the evidence."""
+
+    units: NaturalUnits
+    z: np.ndarray
+    log_weights: np.ndarray
+    estimate: Estimate
+
+    @classmethod
+    def of(cls, units: NaturalUnits, proposal: Mixture, rng: np.random.Generator) -> Cloud:
+        """Weighted draws of a proposal."""
         z = proposal.draw(CLOUD, rng)
         log_weights = log_posterior(units, z) - proposal.logpdf(z)
-        efficiency = importance(log_weights).efficiency
-        if best is None or efficiency > highest:
-            best, highest = (units, z, log_weights), efficiency
-        if efficiency >= ENOUGH:
-            break
-        tempered = log_weights
-        while effective_size(tempered) < FOLLOWED * target.size and np.ptp(tempered[tempered > -np.inf]) > 0:
+        return cls(units, z, log_weights, importance(log_weights))
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough of the draws are effective."""
+        return self.estimate.efficiency >= ENOUGH
+
+    @property
+    def score(self) -> float:
+        """Logarithm of the effective share times the mass that was found: even weights may be those of a part of it."""
+        with np.errstate(divide="ignore"):
+            return float(self.estimate.value + np.log(self.estimate.efficiency))
+
+    def next(self, rng: np.random.Generator) -> Cloud:
+        """Draws of a mixture that is fitted to these, weighted so that it follows no handful of them."""
+        tempered = self.log_weights
+        while effective_size(tempered) < FOLLOWED * self.z.shape[1] and np.ptp(tempered[tempered > -np.inf]) > 0:
             tempered = tempered / 2
-        weights = normalised(tempered)
-        possible = weights > 0
-        x, weights = units.unconstrained(z[possible]), weights[possible] / weights.sum()
-        units = replace(units, logs=units.logs | (positive & reach_zero(x, weights)))
-        proposal = Mixture.fit(units.natural(x), weights, proposal.freedom, rng)
-    assert best is not None
+        return Cloud.of(self.units, Mixture.fit(self.z, normalised(tempered), FREEDOM, rng), rng)
+
+
+def _cloud(target: Target, point: np.ndarray, covariance: np.ndarray, rng: np.random.Generator) -> Cloud:
+    """Draws of a proposal that has been fitted to weighted draws before, in the units in which these fit better.
+
+    Whether the logarithm of a positive unknown or the unknown itself is nearer to a mixture of t distributions is tried.
+    """
+    logs = NaturalUnits(target, np.zeros(target.size, dtype=bool))
+    uncertain = positive_unknowns(target) & (np.diag(covariance) > UNCERTAIN**2)
+    turns = [logs, NaturalUnits(target, uncertain)] if uncertain.any() else [logs]
+    at = []
+    for units in turns:
+        slope = np.where(units.logs, units.natural(point), 1.0)
+        width = prior_width(units, np.random.default_rng(0))
+        at.append(Cloud.of(units, stretched(units.natural(point), slope * covariance * slope[:, None], width), rng))
+    best = max(at, key=lambda cloud: cloud.score)
+    for _ in range(ROUNDS - 1):
+        if best.enough:
+            break
+        # Units in which proposals fit clearly worse are given up.
+        at = [cloud.next(rng) for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1]
+        at = at or [best.next(rng)]
+        best = max([best, *at], key=lambda cloud: cloud.score)
     return best
 
 
@@ -232,16 +263,6 @@ def positive_unknowns(target: Target) -> np.ndarray:
     return np.concatenate(
         [np.full(np.size(point[v.name]), getattr(transforms[v], "name", "") == "log") for v in model.value_vars]
     )
-
-
-def reach_zero(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Which coordinates (d,) of weighted points (N, d) have long tails downwards, as logarithms of what may be zero."""
-    found = []
-    for column in x.T:
-        order = np.argsort(column)
-        low, middle, high = np.interp([0.05, 0.5, 0.95], np.cumsum(weights[order]), column[order])
-        found.append(middle - low > SKEWED * (high - middle))
-    return np.array(found)
 
 
 @dataclass(frozen=True)

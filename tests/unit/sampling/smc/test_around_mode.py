@@ -13,7 +13,15 @@ from scipy.stats import multivariate_normal, norm
 from scipy.stats import t as student_t
 
 import pm_sysid as sid
-from pm_sysid.sampling.smc.around_mode import missed_tail, prior_width, sample_around_mode, stretched
+from pm_sysid.sampling.smc.around_mode import (
+    NaturalUnits,
+    log_posterior,
+    missed_tail,
+    positive_unknowns,
+    prior_width,
+    sample_around_mode,
+    stretched,
+)
 from pm_sysid.sampling.smc.stages import final, stages
 
 X = np.linspace(-1, 1, 40)
@@ -86,7 +94,57 @@ def test_first_proposals_reach_the_prior_and_keep_what_unknowns_say_of_each_othe
 
 
 def test_width_of_the_prior() -> None:
-    np.testing.assert_allclose(prior_width(sid.Target(line()), np.random.default_rng(1)), [1.0, 1.0], rtol=0.2)
+    target = sid.Target(line())
+    units = NaturalUnits(target, np.zeros(2, dtype=bool))
+    np.testing.assert_allclose(prior_width(units, np.random.default_rng(1)), [1.0, 1.0], rtol=0.2)
+
+
+def edges() -> pm.Model:
+    """Two positive unknowns of which only the sum is measured, so that each may be zero."""
+    with pm.Model() as model:
+        a, b, c = pm.HalfNormal("a", 3.0), pm.LogNormal("b", 0.0, 1.0), pm.Normal("c")
+        pm.Normal("y", a + b + c, 0.1, observed=np.array([0.5, 0.6]))
+    return model
+
+
+def test_natural_units_are_a_change_of_variables() -> None:
+    target = sid.Target(edges())
+    assert positive_unknowns(target).tolist() == [True, True, False]
+    units = NaturalUnits(target, np.array([True, False, False]))
+    x = target.draw_prior(50, 1)
+    z = units.natural(x)
+    np.testing.assert_allclose(units.unconstrained(z), x, atol=1e-12)
+    np.testing.assert_allclose(z[:, 0], np.exp(x[:, 0]))
+    np.testing.assert_array_equal(z[:, 1:], x[:, 1:])
+    # p(z) dz = p(x) dx, the density of the half-normal distribution itself.
+    np.testing.assert_allclose(log_posterior(units, z), log_posterior(target, x) - x[:, 0])
+    others = norm.logpdf(x[:, 1]) + norm.logpdf(x[:, 2])
+    np.testing.assert_allclose(units.log_prior(z), np.log(2) + norm.logpdf(z[:, 0], 0, 3) + others)
+    z[:, 0] *= -1
+    assert np.all(np.isneginf(units.log_prior(z))) and np.all(np.isneginf(log_posterior(units, z)))
+
+
+def test_unknowns_that_may_be_zero_are_drawn_in_natural_units() -> None:
+    """The posterior ends at two edges, exact by quadrature; its logarithms have long curved tails."""
+    with pm.Model() as model:
+        a, b = pm.HalfNormal("a", 3.0), pm.HalfNormal("b", 3.0)
+        pm.Normal("y", a + b, 0.1, observed=np.array([0.9, 1.1]))
+    grid = (np.arange(2000) + 0.5) / 1000
+    first, second = np.meshgrid(grid, grid, indexing="ij")
+    density = sum(norm.logpdf(y, first + second, 0.1) for y in (0.9, 1.1))
+    density = density + 2 * np.log(2) + norm.logpdf(first, 0, 3) + norm.logpdf(second, 0, 3)
+    weights = np.exp(density - logsumexp(density))
+    mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    idata = sample_around_mode(mode.point, mode.covariance, 1000, model=model, chains=4, random_seed=1, progressbar=False)
+    found = sid.log_evidence(idata)
+    assert found.doubt == "" and found.error < 0.05
+    assert abs(found.value - (logsumexp(density) - 2 * np.log(1000))) < 4 * found.error
+    assert float(final(stages(idata))["proposal_ess"].min()) > 0.3
+    draws = idata.posterior["a"].values.ravel()
+    mean = float(np.sum(weights * first))
+    assert draws.min() > 0 and draws.mean() == pytest.approx(mean, abs=0.03)
+    assert draws.std() == pytest.approx(np.sqrt(np.sum(weights * first**2) - mean**2), rel=0.07)
+    assert np.mean(draws < 0.05) == pytest.approx(weights[:50].sum(), abs=0.015)
 
 
 @dataclass
