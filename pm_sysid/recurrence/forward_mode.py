@@ -11,14 +11,14 @@ from pytensor.graph.basic import Apply, Variable
 from pm_sysid.compat import FrozenFunctionGraph, io_toposort
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.symbolic.derivatives import contributions
-from pm_sysid.symbolic.scalars import Scalar, add, as_variable, is_number, mul, simplify, switch, symbols, untraced
+from pm_sysid.symbolic.scalars import Scalar, add, again, as_variable, is_number, mul, simplify, switch, symbols, untraced
 
 
 def inline(graph: FrozenFunctionGraph, arguments: Sequence[Scalar]) -> list[Scalar]:
     """Outputs of a frozen graph as expressions of other inputs."""
     known = dict(zip(graph.inputs, (as_variable(a) for a in arguments), strict=True))
     for node in graph.toposort():
-        known[node.outputs[0]] = node.op(*(known.get(v, v) for v in node.inputs))
+        known.update(again(node, known))
     return simplify([known.get(o, o) for o in graph.outputs])
 
 

@@ -12,7 +12,7 @@ import pytensor.scalar.basic as psb
 import pytensor.scalar.math as psm
 from pytensor.graph.basic import Constant, Variable
 
-from pm_sysid.recurrence.llvm.segments import Home, Segment
+from pm_sysid.recurrence.llvm.segments import Call, Home, Segment
 
 _CALLS = {
     psb.Exp: "exp", psb.Expm1: "expm1", psb.Log: "log", psb.Log1p: "log1p", psb.Log2: "log2", psb.Log10: "log10",
@@ -74,7 +74,15 @@ def _place(home: Home) -> str:
     return f"{home.array}[s, {home.entry}]" if home.row else f"{home.array}[{home.entry}]"
 
 
-def print_phase(name: str, segments: Sequence[Segment], arrays: Sequence[str]) -> str:
+def print_call(call: Call) -> str:
+    """Print a call of a routine on parts of arrays."""
+    routine, parts = call.routine, []
+    for home, shape in zip(call.arrays, (*routine.reads, *routine.writes, *routine.scratch), strict=True):
+        parts.append(f"{home.array}[{home.entry}:{home.entry + math.prod(shape)}].reshape({shape})")
+    return f"{routine.symbol}({', '.join(parts)})"
+
+
+def print_phase(name: str, segments: Sequence[Segment | Call], arrays: Sequence[str]) -> str:
     """Print the segments of a phase as one function of its arrays and the current row ``s``, for one lane at offset zero."""
     names: dict[Variable, str] = {}
     fresh = (f"x{i}" for i in count())
@@ -87,6 +95,9 @@ def print_phase(name: str, segments: Sequence[Segment], arrays: Sequence[str]) -
         return f"({value!r})" if math.isfinite(value) else "nan" if math.isnan(value) else f"({'-' * (value < 0)}inf)"
 
     for segment in segments:
+        if isinstance(segment, Call):
+            lines.append(print_call(segment))
+            continue
         for v, home in segment.loads:
             names[v] = next(fresh)
             lines.append(f"{names[v]} = {_place(home)}")

@@ -19,7 +19,8 @@ from pytensor.graph.op import Op
 
 from pm_sysid.compat import FrozenFunctionGraph, io_toposort
 from pm_sysid.symbolic.derivatives import vjp
-from pm_sysid.symbolic.scalars import Scalar, as_variable, simplify, symbols
+from pm_sysid.symbolic.routines import Routine
+from pm_sysid.symbolic.scalars import Scalar, again, as_variable, simplify, symbols
 
 #: Bytes of carries kept at a time while a derivative is pulled back; longer runs are recomputed block by block.
 TAPE_BYTES = 32 * 2**20
@@ -57,7 +58,7 @@ class Phase:
         inputs = [v.type(v.name) for v in self.graph.inputs]
         known: dict[Variable, Variable] = dict(zip(self.graph.inputs, inputs, strict=True))
         for node in self.graph.toposort():
-            known[node.outputs[0]] = node.op(*(known.get(v, v) for v in node.inputs))
+            known.update(again(node, known))
         outputs = [known.get(o, o) for o in self.graph.outputs]
         cotangents = symbols("cotangent", len(outputs))
         pulled = iter(vjp(outputs, [v for v, d in zip(inputs, differentiable, strict=True) if d], cotangents))
@@ -145,6 +146,11 @@ class Recurrence(RunOp):
     def n_nodes(self) -> dict[str, int]:
         """Scalar operations of each phase."""
         return {k: len(getattr(self, k).graph.toposort()) for k in ("start", "substep", "sample")}
+
+    @cached_property
+    def rolled(self) -> bool:
+        """Whether its algebra is loops, not straight-line code."""
+        return any(isinstance(node.op, Routine) for node in self.substep.graph.toposort())
 
     @property
     def varied(self) -> list[bool]:

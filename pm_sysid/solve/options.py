@@ -16,8 +16,10 @@ from pm_sysid.solve.checks import vector_entries
 from pm_sysid.steps.filter_state import Form
 from pm_sysid.symbolic.system import System
 
-#: Largest dense state: straight-line code grows with its cube.
-DENSE_LIMIT = 12
+#: Largest state that is dense without being asked for: the cost of a step grows with its cube.
+DENSE_LIMIT = 40
+#: Largest dense state whose algebra is written out: straight-line code is faster, but grows with the cube too.
+UNROLLED = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,7 @@ class Solver:
             uniform=uniform,
             smoothness=smoothness.pop(),
             free=free,
+            rolled=not block and size > UNROLLED,
         )
 
     def diffusions(self, system: System) -> list[Any] | None:

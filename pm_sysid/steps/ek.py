@@ -19,7 +19,8 @@ from pytensor.graph.basic import Variable
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.filter_state import Block, Carry, Form, State
 from pm_sysid.steps.iwp import diffusion_root, transition
-from pm_sysid.steps.square_root import Matrix, correct, log_density, project, triangularise
+from pm_sysid.steps.routines import Condition, Correct, Predict, Project
+from pm_sysid.steps.square_root import Matrix, Vector, correct, log_density, project, triangularise
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import (
     Scalar,
@@ -106,21 +107,11 @@ class FilterSteps(Carry):
             stretch = simplify([mul(sqrt(ratio[0]), *([ratio[0]] * (q - k))) for k in range(self.levels)])
             scale = [mul(a, b) for a, b in zip(scale, stretch, strict=True)]
             state = self.stretched(state, [div(1.0, a) for a in stretch])
-        A, LQ = transition(q), diffusion_root(q)
-
-        predicted: State = []
+        moved: State = []
         for b, block in enumerate(state):
-            parts = self.components(b)
-            at = {part: i for i, part in enumerate(parts)}
-            rows = [[(A[k][j], at[j, c]) for j in range(k, q + 1)] for k, c in parts]
-            mean = [add(*(mul(a, block.mean[i]) for a, i in row)) for row in rows]
-            moved = [
-                [[add(*(mul(a, matrix[i][col]) for a, i in row)) for col in range(len(matrix[0]))] for row in rows]
-                for matrix in (block.root, block.sensitivity)
-            ]
-            predicted.append(Block(mean, *moved))
-
-        values = self.physical(predicted, scale)
+            mean = [add(*(mul(a, block.mean[i]) for a, i in row)) for row in self._transition(b)]
+            moved.append(block._replace(mean=mean))
+        values = self.physical(moved, scale)
         f = substitute(system.top, self._at(values))
         residual = [sub(values[c, len(chain)], f[c]) for c, chain in enumerate(system.chain_states)]
         exact = self._residual_rows(values, scale, exact=True) if self.free else []
@@ -128,6 +119,7 @@ class FilterSteps(Carry):
 
         diffusion: list[Scalar] = [1.0] * self.n_chains if calibrate else list(self.diffusion)
         if self.form.dynamic and not calibrate:
+            LQ = diffusion_root(q)
             diffusion = []
             for c in range(self.n_chains):
                 # Local quasi-maximum-likelihood: the residual over what unit diffusion lets it be.
@@ -138,19 +130,52 @@ class FilterSteps(Carry):
         if self.trace:
             extra = diffusion
 
-        state = []
-        for b, block in enumerate(predicted):
-            parts = self.components(b)
-            noise = [[mul(diffusion[c], LQ[k][j]) if d == c and j <= k else 0.0 for j, d in parts] for k, c in parts]
-            state.append(block._replace(root=triangularise(noise, block.root)))
+        predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(moved)]
+        if self.rolled:
+            state = [self._conditioned_by_loops(predicted[0], residual, H, exact)]
+        else:
+            state, surprises = self._conditioned(predicted, residual, H, exact)
+            if calibrate:
+                extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)]
+        state = self._solved(state, predicted, f, H, exact)
+        if ratio:
+            state = self.stretched(state, stretch)
+        inputs = [system.t, *system.u, *ratio]
+        return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra])
+
+    def _transition(self, b: int) -> list[list[tuple[float, int]]]:
+        """Rows of the transition of a block: the factors that are not zero, each with its component."""
+        A, parts = transition(self.q), self.components(b)
+        at = {part: i for i, part in enumerate(parts)}
+        return [[(A[k][j], at[j, c]) for j in range(k, self.levels)] for k, c in parts]
+
+    def _predicted(self, b: int, block: Block, diffusion: list[Scalar]) -> Block:
+        """Covariance of a block, of which the mean has moved, after a substep."""
+        parts, LQ = self.components(b), diffusion_root(self.q)
+        if self.rolled:
+            root, sensitivity = Predict(self.q, self.n_chains, len(self.free)).on(diffusion, block.root, block.sensitivity)
+            return Block(block.mean, root, sensitivity)
+        rows = self._transition(b)
+        root, sensitivity = (
+            [[add(*(mul(a, matrix[i][col]) for a, i in row)) for col in range(len(matrix[0]))] for row in rows]
+            for matrix in (block.root, block.sensitivity)
+        )
+        noise = [[mul(diffusion[c], LQ[k][j]) if d == c and j <= k else 0.0 for j, d in parts] for k, c in parts]
+        return Block(block.mean, triangularise(noise, root), sensitivity)
+
+    def _conditioned(
+        self, predicted: State, residual: list[Scalar], H: list[Row], exact: list[Row]
+    ) -> tuple[State, list[Scalar]]:
+        """State given that the residuals are zero, and of each residual its square over its variance."""
+        state, surprises = list(predicted), [0.0] * self.n_chains  # type: list[Block], list[Scalar]
         for c in reversed(range(self.n_chains)):
             b = next(i for i, chains in enumerate(self.blocks) if c in chains)
             block, h = state[b], [H[c].get((d, k), 0.0) for k, d in self.components(b)]
             z = add(residual[c], dot(h, [sub(m, m0) for m, m0 in zip(block.mean, predicted[b].mean, strict=True)]))
             F = project(block.root, h)
             s = dot(F, F)
-            if calibrate:
-                extra[c] = add(extra[c], div(mul(z, z), s))
+            if self.calibrate:
+                surprises[c] = div(mul(z, z), s)
             gain, root = correct(block.root, F, div(1.0, s), 0.0)
             # The derivative of z, term by term: exact where the ODE was evaluated, with h where the mean has moved since.
             lean = self.along(exact[c], predicted) if self.free else []
@@ -162,11 +187,18 @@ class FilterSteps(Carry):
                 for row, k in zip(block.sensitivity, gain, strict=True)
             ]
             state[b] = Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, sensitivity)
-        state = self._solved(state, predicted, f, H, exact)
-        if ratio:
-            state = self.stretched(state, stretch)
-        inputs = [system.t, *system.u, *ratio]
-        return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra])
+        return state, surprises
+
+    def _conditioned_by_loops(self, predicted: Block, residual: list[Scalar], H: list[Row], exact: list[Row]) -> Block:
+        """Do the same for one dense block by :class:`~pm_sysid.steps.routines.Condition`."""
+        parts = self.components(0)
+        at = {(c, k): i for i, (k, c) in enumerate(parts)}
+        m = 1 + max(at[part] for row in (*H, *exact) for part in row)
+        rows, exactly = (
+            [[row.get((c, k), 0.0) for k, c in parts[:m]] for row in matrix] for matrix in (H, exact if exact else H)
+        )
+        routine = Condition(len(parts), len(self.free), self.n_chains, m)
+        return Block(*routine.on(*predicted, residual, rows, exactly))
 
     def _solved(self, state: State, predicted: State, f: list[Scalar], H: list[Row], exact: list[Row]) -> State:
         """Set the derivatives that the linearised ODE gives by itself, without a state, to what it gives.
@@ -288,6 +320,14 @@ class FilterSteps(Carry):
             shifted.append(Block(mean, root, sensitivity))
         return shifted, [*continuous, *before, *(after if order else [])], [x for row in jump for x in row]
 
+    def _projected(self, root: Matrix, h: Vector) -> Vector:
+        """How each column of a root moves a measurement."""
+        if not self.rolled:
+            return project(root, h)
+        m = 1 + max((i for i, x in enumerate(h) if not is_number(x, 0.0)), default=0)
+        (F,) = Project(len(root), m).on(root[:m], h[:m])
+        return F  # type: ignore[no-any-return]
+
     def _measure(self, state: State, y: list[Variable], output: Output) -> tuple[State, list[Scalar]]:
         """Scalar updates by each output, linearised at the state before the first."""
         system, scale = self.system, list(self.scale)
@@ -306,7 +346,7 @@ class FilterSteps(Carry):
             for b, block in enumerate(state):
                 h = [row.get((c, k), 0.0) for k, c in self.components(b)]
                 mean = add(mean, dot(h, [sub(m, m0) for m, m0 in zip(block.mean, before[b], strict=True)]))
-                F.append(project(block.root, h))
+                F.append(self._projected(block.root, h))
             lean = self.along(row, state)
             own = [dot(f, f) for f in F]
             noise = mul(self.noise[j], self.noise[j])
@@ -332,15 +372,21 @@ class FilterSteps(Carry):
             factor = div(weight, add(1.0, sqrt(div(given, total)))) if self.free else 0.0
             if output == "states" and self.free:
                 outputs += [mul(weight, innovation), factor, *lean]
+            step = mul(weight, innovation)
             for b, block in enumerate(state):
                 others = add(noise, *(v for i, v in enumerate(own) if i != b))
+                if self.rolled:
+                    potter = div(1.0, add(1.0, sqrt(div(others, given))))
+                    numbers = [weight_given, potter, step, factor]
+                    routine = Correct(len(block.mean), len(self.free))
+                    state[b] = Block(*routine.on(*block, F[b], lean, numbers))
+                    continue
                 gain, root = correct(block.root, F[b], weight_given, div(others, given))
                 sensitivity = [
                     [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)]
                     for r, k in zip(block.sensitivity, gain, strict=True)
                 ]
                 covariance = [add(dot(r, F[b]), dot(old, lean)) for r, old in zip(block.root, block.sensitivity, strict=True)]
-                step = mul(weight, innovation)
                 shrink = [mul(dot(r, lean), factor) for r in sensitivity]
                 sensitivity = [
                     [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(sensitivity, shrink, strict=True)

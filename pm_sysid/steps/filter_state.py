@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import pytensor.scalar.basic as psb
 from pytensor.graph.basic import Variable
 
+from pm_sysid.steps.routines import Gram
 from pm_sysid.steps.square_root import Matrix, Vector
 from pm_sysid.symbolic.scalars import Scalar, add, constant, dot, mul, switch, symbols
 from pm_sysid.symbolic.system import System
@@ -22,7 +23,8 @@ class Form:
     """What shape of filter a step is built for.
 
     ``smoothness`` is the order of the first input derivative that jumps at a sample (None: none does); ``uniform`` says
-    that all substeps are equally long; ``free`` lists the states whose initial value is uncertain.
+    that all substeps are equally long; ``free`` lists the states whose initial value is uncertain; ``rolled`` has the algebra
+    of a dense filter done by loops (:mod:`pm_sysid.steps.routines`) where it is written out for small ones.
     """
 
     order: int
@@ -32,6 +34,7 @@ class Form:
     uniform: bool
     smoothness: int | None
     free: tuple[int, ...] = ()
+    rolled: bool = False
 
 
 def input_levels(system: System, form: Form) -> tuple[int, bool]:
@@ -68,6 +71,7 @@ class Carry:
         self.system, self.form, self.calibrate = system, form, calibrate
         self.free = () if calibrate else form.free
         self.q = form.order
+        self.rolled = form.rolled and not form.block
         chains = system.chain_states
         if max(len(c) for c in chains) > self.q:
             longest = max(chains, key=len)
@@ -170,7 +174,11 @@ class Carry:
         for b, block in enumerate(state):
             parts = self.components(b)
             mean += [mul(self.scale[k], m) for (k, _), m in zip(parts, block.mean, strict=True)]
-            rows = [[*r, *extra] for r, extra in zip(block.root, block.sensitivity, strict=True)]
-            for (k, _), row in zip(parts, rows, strict=True):
-                covariance += [mul(self.scale[k], self.scale[j], dot(row, r)) for (j, _), r in zip(parts, rows, strict=True)]
+            if self.rolled:
+                (products,) = Gram(len(parts), len(self.free)).on(block.root, block.sensitivity)
+            else:
+                rows = [[*r, *extra] for r, extra in zip(block.root, block.sensitivity, strict=True)]
+                products = [[dot(row, r) for r in rows] for row in rows]
+            for (k, _), row in zip(parts, products, strict=True):
+                covariance += [mul(self.scale[k], self.scale[j], x) for (j, _), x in zip(parts, row, strict=True)]
         return mean + covariance

@@ -15,6 +15,7 @@ import pytensor.scalar.math as psm
 from pytensor.graph.basic import Apply, Variable
 
 from pm_sysid.compat import io_toposort
+from pm_sysid.symbolic.routines import Routine, pull_back
 from pm_sysid.symbolic.scalars import Scalar, add, constant, div, is_number, mul, simplify, sqrt, sub, switch
 
 #: Cotangent of the output, inputs, output: cotangents of the inputs, of which None is no dependence.
@@ -123,6 +124,8 @@ def contributions(node: Apply, cotangent: Scalar) -> Sequence[Scalar | None]:
     if node.outputs[0].type.dtype != "float64":  # type: ignore[attr-defined]
         return [None] * len(node.inputs)
     rule = _RULES.get(type(node.op))
+    if rule is None and isinstance(node.op, Routine):
+        raise NotImplementedError(f"the routine {node.op} has an adjoint only; pull its derivative back.")
     if rule is None:
         raise NotImplementedError(f"the operation {node.op} has no derivative in a recurrence; use elementary functions.")
     return rule(cotangent, node.inputs, node.outputs[0])
@@ -144,18 +147,18 @@ def vjp(outputs: Sequence[Variable], wrt: Sequence[Variable], cotangents: Sequen
     moving = set(wrt)
     for node in nodes:
         if any(v in moving for v in node.inputs):
-            moving.add(node.outputs[0])
+            moving.update(node.outputs)
     terms: dict[Variable, list[Scalar]] = {}
     for output, cotangent in zip(outputs, cotangents, strict=True):
         terms.setdefault(output, []).append(cotangent)
     for node in reversed(nodes):
-        out = node.outputs[0]
-        if out not in terms or out not in moving:
+        if node.outputs[0] not in moving:
             continue
-        total = add(*terms.pop(out))
-        if is_number(total, 0.0):
+        totals = [add(*terms.pop(out, ())) for out in node.outputs]
+        if all(is_number(total, 0.0) for total in totals):
             continue
-        for v, term in zip(node.inputs, contributions(node, total), strict=True):
+        pulled = pull_back(node, totals) if isinstance(node.op, Routine) else contributions(node, totals[0])
+        for v, term in zip(node.inputs, pulled, strict=True):
             if term is not None and v in moving and v.type.dtype == "float64":  # type: ignore[attr-defined]
                 terms.setdefault(v, []).append(term)
     return [add(*terms.get(v, ())) for v in wrt]

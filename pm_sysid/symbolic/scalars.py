@@ -6,7 +6,7 @@ clutter of ``x * 1`` and ``x + 0``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytensor.scalar as ps
 import pytensor.scalar.basic as psb
 from pytensor import config
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 
 from pm_sysid.compat import io_toposort
 
@@ -251,6 +251,12 @@ def simplify(outputs: Sequence[Scalar]) -> list[Scalar]:
     variables = [o for o in outputs if isinstance(o, Variable)]
     for node in io_toposort([], variables):
         args = [look_up(v) for v in node.inputs]
+        if len(node.outputs) != 1:
+            same = all(a is v or isinstance(v, Constant) for a, v in zip(args, node.inputs, strict=True))
+            made = node.outputs if same else node.op.make_node(*args).outputs
+            known.update(zip(node.outputs, made, strict=True))
+            canonical.update(made)
+            continue
         folded = _fold(node.op, args)
         if folded is None:  # nothing to fold: the node itself, unless an argument has changed
             same = all(a is v or isinstance(v, Constant) for a, v in zip(args, node.inputs, strict=True))
@@ -259,12 +265,18 @@ def simplify(outputs: Sequence[Scalar]) -> list[Scalar]:
     return [look_up(o) if isinstance(o, Variable) else float(o) for o in outputs]
 
 
+def again(node: Apply, known: Mapping[Variable, Variable]) -> Iterator[tuple[Variable, Variable]]:
+    """Outputs of an operation, each with what the same operation makes of other inputs."""
+    made = node.op.make_node(*(known.get(v, v) for v in node.inputs))
+    return zip(node.outputs, made.outputs, strict=True)
+
+
 def substitute(outputs: Sequence[Scalar], replace: dict[Variable, Scalar]) -> list[Scalar]:
     """Replace inputs of scalar expressions by other expressions or numbers."""
     known: dict[Variable, Variable] = {k: as_variable(v) for k, v in replace.items()}
     variables = [o for o in outputs if isinstance(o, Variable)]
     for node in io_toposort(list(replace), variables):
-        known[node.outputs[0]] = node.op(*(known.get(v, v) for v in node.inputs))
+        known.update(again(node, known))
     return [known.get(o, o) if isinstance(o, Variable) else o for o in outputs]
 
 

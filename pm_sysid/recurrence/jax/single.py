@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial, reduce
@@ -18,6 +19,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 
 from pm_sysid.compat import FrozenFunctionGraph, jax_dispatch
 from pm_sysid.recurrence.op import Phase, Recurrence, RecurrenceGradient
+from pm_sysid.symbolic.routines import Routine
 from pm_sysid.symbolic.scalars import untraced
 
 jax_funcify = jax_dispatch()
@@ -66,9 +68,21 @@ def _scalar_function(node: Apply) -> Callable[..., Any]:
     return lambda *args: function(*(_real(a) for a in args))
 
 
+def _routine(node: Apply, entries: Sequence[Any]) -> list[Any]:
+    """Outputs of a routine, computed on whole arrays."""
+    routine: Any = node.op
+    rest = iter(entries)
+    arrays = []
+    for shape in routine.reads:
+        part = list(islice(rest, math.prod(shape)))
+        arrays.append(jnp.stack(part).reshape(shape) if part else jnp.zeros(shape))
+    made = lax.optimization_barrier(tuple(routine.compute(jnp, *arrays)))  # type: ignore[no-untyped-call]
+    return [x for a in made if a.size for x in jnp.unstack(a.ravel())]
+
+
 def _vector_function(graph: FrozenFunctionGraph, sizes: Sequence[int]) -> Callable[..., list[jax.Array]]:
     """Scalar graph as a function of vectors, its inputs in order, to vectors of the given sizes."""
-    nodes = [(node, _scalar_function(node)) for node in graph.toposort()]
+    nodes = [(node, None if isinstance(node.op, Routine) else _scalar_function(node)) for node in graph.toposort()]
     uses = Counter(v for node, _ in nodes for v in set(node.inputs)) + Counter(graph.outputs)
 
     def run(*vectors: Any) -> list[jax.Array]:
@@ -79,6 +93,10 @@ def _vector_function(graph: FrozenFunctionGraph, sizes: Sequence[int]) -> Callab
             return float(v.data) if isinstance(v, Constant) else values[v]
 
         for node, function in nodes:
+            if function is None:
+                made = _routine(node, [jnp.asarray(_real(look_up(v)), float) for v in node.inputs])
+                values.update(zip(node.outputs, made, strict=True))
+                continue
             value, out = function(*(look_up(v) for v in node.inputs)), node.outputs[0]
             # Fusion would compute a shared value again for each of its uses: ten times the work, and as slow to compile.
             values[out] = lax.optimization_barrier(value) if uses[out] > 1 else value  # type: ignore[no-untyped-call]

@@ -105,6 +105,8 @@ CALLS = ("begin_run(W, P, X, O, starts, r, first)", "take_substep(W, P, substeps
 
 def block_width(op: Recurrence) -> int:
     """Particles in one block of a recurrence."""
+    if op.rolled:  # its arrays fill a cache with fewer particles
+        return LANES
     return SMALL_WIDTH if op.n_nodes["substep"] < SMALL_STEP else WIDTH
 
 

@@ -15,8 +15,10 @@ import pytensor.scalar.math as psm
 from llvmlite import ir
 from pytensor.graph.basic import Constant, Variable
 
-from pm_sysid.recurrence.llvm.segments import Home, Segment
+from pm_sysid.recurrence.llvm.loops import Loops
+from pm_sysid.recurrence.llvm.segments import Call, Home, Segment
 from pm_sysid.recurrence.llvm.vector_math import Lanes
+from pm_sysid.symbolic.routines import Routine
 
 DOUBLE = ir.DoubleType()
 _INTRINSICS = {
@@ -189,8 +191,19 @@ def relax(function: ir.Function) -> None:
                 instruction.flags = ["contract", "nsz", "arcp", "reassoc"]
 
 
+def routine_function(module: ir.Module, routine: Routine, lanes: int, width: int) -> ir.Function:
+    """LLVM function of a routine, once in a module."""
+    function = module.globals.get(routine.symbol)
+    if function is None:
+        shapes = (*routine.reads, *routine.writes, *routine.scratch)
+        loops = Loops(module, routine.source(routine.symbol), {}, width, lanes)
+        function = loops.routine(routine.symbol, shapes)
+        relax(function)
+    return function
+
+
 def phase_function(
-    module: ir.Module, name: str, segments: Sequence[Segment], arrays: Sequence[str], lanes: int = 0, width: int = 0
+    module: ir.Module, name: str, segments: Sequence[Segment | Call], arrays: Sequence[str], lanes: int = 0, width: int = 1
 ) -> ir.Function:
     """LLVM function of a phase: it takes an address in each of its arrays, none of which overlap.
 
@@ -211,7 +224,11 @@ def phase_function(
             place = builder.gep(base[home.array], [ir.Constant(ir.IntType(64), home.entry * (width if wide else 1))])
             return builder.bitcast(place, emitter.type.as_pointer()) if wide else place
 
-        emitter.segment(segment, address)
+        if isinstance(segment, Call):
+            places = [builder.bitcast(address(home), DOUBLE.as_pointer()) for home in segment.arrays]
+            builder.call(routine_function(module, segment.routine, lanes, width), places)
+        else:
+            emitter.segment(segment, address)
         builder.ret_void()
         relax(part)
         part.linkage = "internal"

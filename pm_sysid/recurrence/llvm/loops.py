@@ -79,10 +79,15 @@ class Loops:
         current row and an array of one for what begins at the offset.
     width : int
         Doubles for each entry of an array of lanes.
+    lanes : int
+        Doubles in a vector, where the numbers of a routine are vectors.
     """
 
-    def __init__(self, module: ir.Module, source: str, phases: Mapping[str, ir.Function], width: int = 1) -> None:
+    def __init__(
+        self, module: ir.Module, source: str, phases: Mapping[str, ir.Function], width: int = 1, lanes: int = 0
+    ) -> None:
         self.module, self.functions, self.phases, self.width = module, functions_of(source), phases, width
+        self.lanes, self.real = lanes, ir.VectorType(DOUBLE, lanes) if lanes else DOUBLE
 
     def export(self, name: str, symbol: str, dimensions: Sequence[int], integers: Sequence[int] = ()) -> None:
         """Compile a function as ``symbol(pointer, sizes, pointer, sizes, ...)``, which returns 0 or the number of a fault.
@@ -101,6 +106,29 @@ class Loops:
             arguments.append(View.contiguous(body.builder, first, [next(values) for _ in range(n)]) if n else first)
         body.call(self.functions[name], arguments)
         body.builder.ret(number(0))
+
+
+    def routine(self, symbol: str, shapes: Sequence[Sequence[int]]) -> ir.Function:
+        """Compile the only function as one of the addresses of arrays of fixed shapes, none of which overlap what it writes.
+
+        With lanes the numbers are vectors, and entries are ``width`` doubles apart.
+        """
+        pointers = [DOUBLE.as_pointer()] * len(shapes)
+        function = ir.Function(self.module, ir.FunctionType(ir.VoidType(), pointers), symbol)
+        body = Body(self, function, lambda b, fault: b.ret_void())
+        (text,) = self.functions.values()
+        arrays = []
+        for place, shape in zip(function.args, shapes, strict=True):
+            place.add_attribute("noalias")
+            base = body.builder.bitcast(place, self.real.as_pointer())
+            view = View.contiguous(body.builder, base, [number(n) for n in shape])
+            apart = number(self.width // self.lanes if self.lanes else 1)
+            arrays.append(view._replace(strides=tuple(body.builder.mul(n, apart) for n in view.strides)))
+        body.call(text, arrays)
+        body.builder.ret_void()
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        return function
 
 
 class Frame(NamedTuple):
@@ -202,13 +230,14 @@ class Body:
             place = self.part(target)
             kind = place.base.type.pointee
             value = self.whole(value)
-            self.builder.store(self.builder.sitofp(value, DOUBLE) if value.type != kind else value, place.base)
+            self.builder.store(self.builder.sitofp(value, kind) if value.type != kind else value, place.base)
         elif isinstance(value, View):
             names[target.id] = value  # type: ignore[attr-defined]
         elif target.id in names:  # type: ignore[attr-defined]
             self.builder.store(self.whole(value), names[target.id])  # type: ignore[attr-defined]
         else:
-            names[target.id] = self.variable(self.whole(value))  # type: ignore[attr-defined]
+            value = self.whole(value)
+            names[target.id] = self.variable(value, value.type)  # type: ignore[attr-defined]
 
     @contextmanager
     def loop(self) -> Iterator[tuple[ir.Block, ir.Block, ir.Block]]:
@@ -285,8 +314,8 @@ class Body:
     def arithmetic(self, op: ast.operator, a: Any, b: Any) -> Any:
         """One operation on two numbers; a quotient is of numbers that are not negative."""
         do = self.builder
-        if a.type == DOUBLE:
-            return do.fadd(a, b)
+        if a.type in (DOUBLE, self.loops.real):
+            return {ast.Add: do.fadd, ast.Sub: do.fsub, ast.Mult: do.fmul, ast.Div: do.fdiv}[type(op)](a, b)
         whole = {ast.Add: do.add, ast.Sub: do.sub, ast.Mult: do.mul, ast.FloorDiv: do.sdiv, ast.Mod: do.srem}
         return whole[type(op)](self.whole(a), self.whole(b))
 
@@ -294,10 +323,13 @@ class Body:
         return self.arithmetic(node.op, self.value(node.left), self.value(node.right))
 
     def _UnaryOp(self, node: ast.UnaryOp) -> Any:
-        return number(-ast.literal_eval(node.operand))
+        value = self.value(node.operand)
+        if value.type in (DOUBLE, self.loops.real):
+            return self.builder.fneg(value)
+        return number(-value.constant)
 
     def _Constant(self, node: ast.Constant) -> Any:
-        return ir.Constant(DOUBLE if isinstance(node.value, float) else LONG, node.value)
+        return ir.Constant(self.loops.real if isinstance(node.value, float) else LONG, node.value)
 
     def _Name(self, node: ast.Name) -> Any:
         if node.id == "nan":
@@ -358,6 +390,9 @@ class Body:
         if name in ("min", "max"):
             first = b.icmp_signed("<" if name == "min" else ">", *arguments)
             return b.select(first, *arguments)
+        if name == "sqrt":
+            kind, lanes = self.loops.real, f"v{self.loops.lanes}" if self.loops.lanes else ""
+            return b.call(self.external(f"llvm.sqrt.{lanes}f64", kind, [kind]), arguments)
         if name in ("zeros", "integers"):
             return self.memory(arguments, DOUBLE if name == "zeros" else LONG)
         if name == "lanes":

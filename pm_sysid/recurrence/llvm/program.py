@@ -18,22 +18,23 @@ from pm_sysid.recurrence.interpreted import NAMESPACE, print_phase
 from pm_sysid.recurrence.llvm import instructions, loops, machine_code, segments, threads, vector_math
 from pm_sysid.recurrence.llvm.instructions import phase_function
 from pm_sysid.recurrence.llvm.loops import FAULTS, Loops
-from pm_sysid.recurrence.llvm.segments import LANE_SEGMENT, SEGMENT, Home, Segment, invariant, plan
+from pm_sysid.recurrence.llvm.segments import LANE_SEGMENT, SEGMENT, Call, Home, Segment, invariant, plan
 from pm_sysid.recurrence.op import Phase, Recurrence
-from pm_sysid.symbolic import scalars
+from pm_sysid.symbolic import routines, scalars
+from pm_sysid.symbolic.routines import Routine
 from pm_sysid.symbolic.scalars import untraced
 
 #: Kernels that are kept for the next function with the same recurrence.
 KERNELS = 64
 #: Part of every key: equal steps compile to other code when what compiles them changes.
-_COMPILER = (recurrences, scalars, segments, vector_math, instructions, loops, threads, machine_code)
+_COMPILER = (recurrences, scalars, routines, segments, vector_math, instructions, loops, threads, machine_code)
 VERSION = sha256("".join(map(getsource, (*_COMPILER, sys.modules[__name__]))).encode()).hexdigest()
 
 
 class Program(NamedTuple):
     """Phases cut into segments, by name, with the arrays each works on; and the sizes of the work array and of P."""
 
-    phases: Mapping[str, tuple[list[Segment], tuple[str, ...]]]
+    phases: Mapping[str, tuple[list[Segment | Call], tuple[str, ...]]]
     slots: int
     p_slots: int
 
@@ -56,7 +57,7 @@ def forward_program(op: Recurrence, lanes: bool = False) -> Program:
     With ``lanes``, a start reads inputs of its own for each particle, and the outputs are summed.
     """
     nc, slots, p_slots = op.n_carry, op.n_carry, op.n_params
-    phases: dict[str, tuple[list[Segment], tuple[str, ...]]] = {"prepare": ([], ("P",))}
+    phases: dict[str, tuple[list[Segment | Call], tuple[str, ...]]] = {"prepare": ([], ("P",))}
     for name, phase, carried in _phases(op):
         carry, params, inputs, _ = _split(phase.graph.inputs, phase, carried, op.n_params)
         homes = {v: Home("P", i) for i, v in enumerate(params)}
@@ -82,7 +83,7 @@ def reverse_program(op: Recurrence, lanes: bool = False) -> Program:
     """
     nc, n_params = op.n_carry, op.n_params
     slots, p_slots = nc + n_params, forward_program(op, lanes).p_slots
-    phases: dict[str, tuple[list[Segment], tuple[str, ...]]] = {"back_prepare": ([], ("P",))}
+    phases: dict[str, tuple[list[Segment | Call], tuple[str, ...]]] = {"back_prepare": ([], ("P",))}
     for name, phase, carried in _phases(op):
         first = name == "start"
         graph = phase.pull_back([True] * carried + op.varied + [first] * phase.n_inputs)
@@ -124,8 +125,10 @@ def _printed(op: Recurrence) -> str:
 
         lines.append(f"{name} {carried} {phase.n_inputs}")
         for k, node in enumerate(phase.graph.toposort()):
-            names[node.outputs[0]] = f"n{k}"
-            lines.append(f"{type(node.op).__name__} {' '.join(map(text, node.inputs))}")
+            for i, out in enumerate(node.outputs):
+                names[out] = f"n{k}.{i}" if i else f"n{k}"
+            name = node.op.symbol if isinstance(node.op, Routine) else type(node.op).__name__
+            lines.append(f"{name} {' '.join(map(text, node.inputs))}")
         lines.append(" ".join(map(text, phase.graph.outputs)))
     return "\n".join(lines)
 
@@ -181,6 +184,8 @@ def interpret_program(source: str, *programs: Program) -> Callable[..., Any]:
     namespace = {**NAMESPACE, **tools}
     for program in programs:
         for name, (parts, arrays) in program.phases.items():
+            for routine in {part.routine for part in parts if isinstance(part, Call)}:
+                exec(routine.source(routine.symbol), namespace)
             exec(print_phase(name, parts, arrays), namespace)
     exec(source, namespace)
 

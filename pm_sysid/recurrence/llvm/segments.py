@@ -6,12 +6,15 @@ could vectorise, and takes it quadratically long.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 from pytensor.graph.basic import Apply, Constant, Variable
 
 from pm_sysid.compat import FrozenFunctionGraph
+from pm_sysid.symbolic.routines import Routine
 
 #: Operations in one segment.
 SEGMENT = 1000
@@ -36,6 +39,13 @@ class Segment(NamedTuple):
     stores: list[tuple[Variable, Home]]
 
 
+class Call(NamedTuple):
+    """A routine on arrays, each of which begins at a home and has its entries one after the other."""
+
+    routine: Routine
+    arrays: list[Home]
+
+
 def invariant(graph: FrozenFunctionGraph, params: Mapping[Variable, Home], slots: int) -> tuple[Segment, set[Variable], int]:
     """Find what depends on the parameters alone, which a loop over time needs only once.
 
@@ -58,7 +68,7 @@ def invariant(graph: FrozenFunctionGraph, params: Mapping[Variable, Home], slots
     known: set[Variable] = set(params)
     nodes, needed = [], set(graph.outputs)
     for node in graph.toposort():
-        if all(v in known or isinstance(v, Constant) for v in node.inputs):
+        if not isinstance(node.op, Routine) and all(v in known or isinstance(v, Constant) for v in node.inputs):
             known.add(node.outputs[0])
             nodes.append(node)
         else:
@@ -77,8 +87,8 @@ def plan(
     first_slot: int,
     length: int = SEGMENT,
     known: Set[Variable] = frozenset(),
-) -> tuple[list[Segment], int]:
-    """Cut a graph into segments.
+) -> tuple[list[Segment | Call], int]:
+    """Cut a graph into segments and calls of routines.
 
     Parameters
     ----------
@@ -97,17 +107,17 @@ def plan(
 
     Returns
     -------
-    segments : list of Segment
+    segments : list of Segment or Call
     slots : int
         Entries of the work array in use.
     """
-    nodes = [n for n in graph.toposort() if n.outputs[0] not in known]
-    parts = [nodes[i : i + length] for i in range(0, len(nodes), length)]
-    made_in = {n.outputs[0]: k for k, part in enumerate(parts) for n in part}
+    parts = _parts([n for n in graph.toposort() if n.outputs[0] not in known], length)
+    made_in = {v: k for k, part in enumerate(parts) for n in part for v in n.outputs}
     last_use: dict[Variable, int] = {}
     for k, part in enumerate(parts):
         for node in part:
             last_use.update(dict.fromkeys(node.inputs, k))
+    calls, reserved, slots = _arrays(parts, inputs, work, first_slot)
     wanted = [(o, home) for o, home in zip(graph.outputs, outputs, strict=True) if home and inputs.get(o) != home]
     occupant = {home: v for v, home in inputs.items()}
     copied = {o for o, _ in wanted if o not in made_in}
@@ -116,15 +126,22 @@ def plan(
     late: list[tuple[Variable, Home]] = []
     for o, home in wanted:
         old = occupant.get(home)
-        if o in made_in and (old is None or (old not in copied and last_use.get(old, -1) <= made_in[o])):
+        free = old is None or (old not in copied and last_use.get(old, -1) <= made_in.get(o, -1))
+        if o in made_in and free and made_in[o] not in calls:
             direct.setdefault(o, []).append(home)
         else:
             late.append((o, home))
     late_values = {o for o, _ in late}
 
-    homes, slots = dict(inputs), first_slot
-    segments = []
+    homes = {**inputs, **{v: home for v, home in reserved.items() if made_in.get(v) in calls}}
+    segments: list[Segment | Call] = []
     for k, part in enumerate(parts):
+        if k in calls:
+            entries = zip(part[0].inputs, calls[k].places, strict=True)
+            moved = [(v, place) for v, place in entries if homes.get(v) != place]
+            segments += _copies(moved, homes, length)
+            segments.append(calls[k].call)
+            continue
         local = {n.outputs[0] for n in part}
         needed = dict.fromkeys(v for n in part for v in n.inputs if v not in local and v in homes)
         stores: list[tuple[Variable, Home]] = []
@@ -133,10 +150,86 @@ def plan(
             out = node.outputs[0]
             stores += [(out, home) for home in direct.get(out, ())]
             if last_use.get(out, -1) > k or out in late_values:
-                homes[out] = Home(work, slots)
-                slots += 1
+                if out not in reserved:
+                    reserved[out] = Home(work, slots)
+                    slots += 1
+                homes[out] = reserved[out]
                 stores.append((out, homes[out]))
         segments.append(Segment(loads, part, stores))
-    if late:
-        segments.append(Segment([(v, homes[v]) for v in dict.fromkeys(o for o, _ in late) if v in homes], [], late))
-    return segments, slots
+    # What is read from the place of another output is read before anything is written.
+    safe = [(v, place) for v, place in late if v in made_in]
+    segments += _copies([(v, place) for v, place in late if v not in made_in], homes, len(late) + 1)
+    return segments + _copies(safe, homes, length), slots
+
+
+class _Arrays(NamedTuple):
+    """A call, and the place of each scalar that it reads."""
+
+    call: Call
+    places: list[Home]
+
+
+def _parts(nodes: Sequence[Apply], length: int) -> list[list[Apply]]:
+    """Runs of scalar operations, and routines by themselves."""
+    parts: list[list[Apply]] = [[]]
+    for node in nodes:
+        if isinstance(node.op, Routine):
+            parts += [[node], []]
+        else:
+            if len(parts[-1]) == length:
+                parts.append([])
+            parts[-1].append(node)
+    return [part for part in parts if part]
+
+
+def _arrays(
+    parts: Sequence[Sequence[Apply]], inputs: Mapping[Variable, Home], work: str, slots: int
+) -> tuple[dict[int, _Arrays], dict[Variable, Home], int]:
+    """Lay out the arrays of all routines: each in one piece, where its values are if they lie so, else in the work array.
+
+    Returns the calls by part, where values should go when they are made, and the entries of the work array in use.
+    """
+    calls: dict[int, _Arrays] = {}
+    homes = {v: home for v, home in inputs.items() if not home.row}
+    reserved: dict[Variable, Home] = {}
+    scratch = 0
+    for part in parts:
+        if isinstance(part[0].op, Routine):
+            scratch = max(scratch, sum(map(math.prod, part[0].op.scratch)))
+    scratch, slots = slots, slots + scratch
+    for k, part in enumerate(parts):
+        routine: Any = part[0].op
+        if not isinstance(routine, Routine):
+            continue
+        arrays, places, values = [], [], iter(part[0].inputs)
+        for shape in routine.reads:
+            group = list(islice(values, math.prod(shape)))
+            first = homes.get(group[0]) if group else None
+            if first is None or any(homes.get(v) != first._replace(entry=first.entry + i) for i, v in enumerate(group)):
+                first, slots = Home(work, slots), slots + len(group)
+                for i, v in enumerate(group):
+                    if v not in homes and not isinstance(v, Constant):
+                        reserved[v] = homes[v] = Home(work, first.entry + i)
+            arrays.append(first)
+            places += [first._replace(entry=first.entry + i) for i in range(len(group))]
+        outputs = iter(part[0].outputs)
+        for shape in routine.writes:
+            arrays.append(Home(work, slots))
+            for v in islice(outputs, math.prod(shape)):
+                reserved[v] = homes[v] = Home(work, slots)
+                slots += 1
+        used = scratch
+        for shape in routine.scratch:
+            arrays.append(Home(work, used))
+            used += math.prod(shape)
+        calls[k] = _Arrays(Call(routine, arrays), places)
+    return calls, reserved, slots
+
+
+def _copies(pairs: Sequence[tuple[Variable, Home]], homes: Mapping[Variable, Home], length: int) -> list[Segment | Call]:
+    """Segments that bring values, and constants, to other places."""
+    result: list[Segment | Call] = []
+    for i in range(0, len(pairs), length):
+        part = list(pairs[i : i + length])
+        result.append(Segment([(v, homes[v]) for v in dict.fromkeys(v for v, _ in part) if v in homes], [], part))
+    return result
