@@ -36,7 +36,7 @@ class Solver:
         each chain, or a sequence, gives each chain its own.
     covariance : "auto", "dense" or "block"
         Joint covariance of all chains, or one block a chain (cross-covariances between chains are dropped: exact for EK0
-        when each output sees one chain, and for chains that are not coupled). ``"auto"`` is dense up to 12 components.
+        when each output sees one chain, and for chains that are not coupled). ``"auto"`` is dense up to 40 components.
     """
 
     order: int = 4
@@ -70,7 +70,7 @@ class Solver:
             if coupled:
                 raise ValueError(
                     f"the outputs {coupled} see several chains, and a dense filter has {size} components (more than "
-                    f"{DENSE_LIMIT}); choose covariance='dense' (slow to compile) or covariance='block' (drops the "
+                    f"{DENSE_LIMIT}); choose covariance='dense' (slow) or covariance='block' (drops the "
                     "covariance between chains after each measurement)."
                 )
         smoothness = {r.smoothness for r in records}

@@ -286,7 +286,12 @@ def evaluate(outputs: Sequence[Scalar], values: dict[Variable, float]) -> list[f
     with np.errstate(all="ignore"):
         for node in io_toposort(list(values), [o for o in outputs if isinstance(o, Variable)]):
             args = [v.data if isinstance(v, Constant) else known[v] for v in node.inputs]
-            known[node.outputs[0]] = node.op.impl(*args)
+            if len(node.outputs) == 1:
+                known[node.outputs[0]] = node.op.impl(*args)
+                continue
+            storage: list[list[Any]] = [[None] for _ in node.outputs]
+            node.op.perform(node, args, storage)
+            known.update(zip(node.outputs, (s[0] for s in storage), strict=True))
     return [float(o if not isinstance(o, Variable) else o.data if isinstance(o, Constant) else known[o]) for o in outputs]
 
 

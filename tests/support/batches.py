@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -77,17 +78,18 @@ def spread(case: Case, n: int) -> Particles:
 def filter_case(name: str) -> Case:
     """Three uneven records with missing samples and an uncertain start, order 2."""
     system, values, _, intersample = SYSTEMS[name]
-    rng, n_x, records = np.random.default_rng(5), len(system.states), []
+    rng, n_x, n_y, records = np.random.default_rng(5), len(system.states), len(system.g), []
     for length in (12, 7, 5):
-        t, y = np.cumsum(rng.uniform(0.08, 0.12, length)), rng.normal(0.0, 0.2, length)
-        y[length // 2] = np.nan
+        t, y = np.cumsum(rng.uniform(0.08, 0.12, length)), rng.normal(0.0, 0.2, (length, n_y))
+        y[length // 2, 0] = np.nan
         records.append(sid.TimeSeries(t, rng.normal(size=length), y, intersample=intersample))
     problem = Problem.build(system, sid.EK1(order=2, diffusion=1.0), records, (0,))
     data = problem.data(records, 2)
-    theta = np.concatenate([list(values.values()), [0.7] * len(system.chain_states), [0.1], data.scale])
+    theta = np.concatenate([list(values.values()), [0.7] * len(system.chain_states), [0.1] * n_y, data.scale])
     starts = np.concatenate([rng.normal(0, 0.3, (3, n_x)), np.full((3, n_x), 0.1), data.starts], axis=1)
     samples = np.concatenate([data.samples, np.concatenate([r.output_matrix for r in records])], axis=1)
-    return Case(filter_recurrence(problem.system, problem.form), (theta, starts, data.counts, data.substeps, samples))
+    op = filter_recurrence(problem.system, replace(problem.form, rolled=name == "loops"))
+    return Case(op, (theta, starts, data.counts, data.substeps, samples))
 
 
 @cache
@@ -99,7 +101,11 @@ def rk4_case() -> Case:
 
 
 CASES = dict(
-    duffing=lambda: filter_case("duffing"), bouc_wen=lambda: filter_case("bouc_wen"), rk4=rk4_case, linear=lambda: LINEAR
+    duffing=lambda: filter_case("duffing"),
+    bouc_wen=lambda: filter_case("bouc_wen"),
+    rk4=rk4_case,
+    linear=lambda: LINEAR,
+    loops=lambda: filter_case("loops"),
 )
 
 

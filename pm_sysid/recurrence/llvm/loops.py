@@ -107,7 +107,6 @@ class Loops:
         body.call(self.functions[name], arguments)
         body.builder.ret(number(0))
 
-
     def routine(self, symbol: str, shapes: Sequence[Sequence[int]]) -> ir.Function:
         """Compile the only function as one of the addresses of arrays of fixed shapes, none of which overlap what it writes.
 

@@ -86,7 +86,8 @@ def optimised(module: ir.Module) -> Any:
     module.triple, module.data_layout = llvm.get_process_triple(), str(target.target_data)
     parsed = llvm.parse_assembly(str(module))
     options = llvm.create_pipeline_tuning_options(speed_level=SPEED)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
+    options.loop_vectorization = True  # the algebra of large filters is loops; small ones have no loop that could be
+    options.slp_vectorization = options.loop_unrolling = False
     passes = llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(parsed, passes)
     return parsed

@@ -20,6 +20,8 @@ from pm_sysid.symbolic.routines import Routine
 SEGMENT = 1000
 #: The same where every value is a vector.
 LANE_SEGMENT = 1000
+#: Entries in a row that are copied by a loop.
+ROW = 8
 
 
 class Home(NamedTuple):
@@ -158,7 +160,9 @@ def plan(
         segments.append(Segment(loads, part, stores))
     # What is read from the place of another output is read before anything is written.
     safe = [(v, place) for v, place in late if v in made_in]
-    segments += _copies([(v, place) for v, place in late if v not in made_in], homes, len(late) + 1)
+    first = [(v, place) for v, place in late if v not in made_in]
+    if first:
+        segments.append(Segment([(v, homes[v]) for v in dict.fromkeys(v for v, _ in first) if v in homes], [], first))
     return segments + _copies(safe, homes, length), slots
 
 
@@ -227,9 +231,51 @@ def _arrays(
 
 
 def _copies(pairs: Sequence[tuple[Variable, Home]], homes: Mapping[Variable, Home], length: int) -> list[Segment | Call]:
-    """Segments that bring values, and constants, to other places."""
+    """Bring values, and constants, to other places: rows of entries by loops, single ones by segments."""
     result: list[Segment | Call] = []
-    for i in range(0, len(pairs), length):
-        part = list(pairs[i : i + length])
+    single: list[tuple[Variable, Home]] = []
+    k = 0
+    while k < len(pairs):
+        n = _row(pairs, k, homes)
+        if n < ROW:
+            single.append(pairs[k])
+            k += 1
+        else:
+            result.append(Call(Copy(n), [homes[pairs[k][0]], pairs[k][1]]))
+            k += n
+    for i in range(0, len(single), length):
+        part = list(single[i : i + length])
         result.append(Segment([(v, homes[v]) for v in dict.fromkeys(v for v, _ in part) if v in homes], [], part))
     return result
+
+
+def _row(pairs: Sequence[tuple[Variable, Home]], k: int, homes: Mapping[Variable, Home]) -> int:
+    """How many values from the k-th on lie one after the other, and go to places that do."""
+    source, target = homes.get(pairs[k][0]), pairs[k][1]
+    if source is None or source.row or target.row or target.accumulate:
+        return 0
+    n = 1
+    while k + n < len(pairs):
+        v, home = pairs[k + n]
+        if homes.get(v) != source._replace(entry=source.entry + n) or home != target._replace(entry=target.entry + n):
+            break
+        n += 1
+    return n
+
+
+class Copy(Routine):
+    """Copy an array."""
+
+    __props__ = ("n",)
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.reads = self.writes = ((n,),)
+
+    def source(self, name: str) -> str:
+        """Text of the loop."""
+        return f"def {name}(x, y):\n    for i in range({self.n}):\n        y[i] = x[i]\n"
+
+    def compute(self, xp: Any, *arrays: Any) -> Sequence[Any]:
+        """Return the array."""
+        return arrays

@@ -131,7 +131,7 @@ def reference(particles: Particles, edges: Sequence[int], g: Sequence[np.ndarray
     return [params, starts]
 
 
-@pytest.mark.parametrize("name", [pytest.param("duffing", marks=pytest.mark.slow), "rk4"])
+@pytest.mark.parametrize("name", [pytest.param("duffing", marks=pytest.mark.slow), "rk4", "loops"])
 def test_gradients_are_those_of_single_runs(name: str) -> None:
     particles, index = spread(CASES[name](), 9), np.random.default_rng(2).permutation(9)
     for edges in (particles.every, [0, 24], [0, 0, 4, 4, 13, 24, 24], [0, 5, 12], [0, 13]):

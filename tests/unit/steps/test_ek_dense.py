@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pm_sysid.solve import options
 from pm_sysid.solve.filter_graph import Problem
 from pm_sysid.solve.options import EK0, EK1
 from pm_sysid.steps.ek import Output
@@ -183,6 +184,13 @@ def test_block_form_of_coupled_chains(case: Case) -> None:
 def test_compiled(case: Case) -> None:
     """Would fail if machine code gave anything but what the interpreted program gives."""
     check(case, linearisation_of(case), compiled=True)
+
+
+@pytest.mark.parametrize("case", [case for case in (*KNOWN, *FREE, *COMPILED) if case.covariance == "dense"], ids=str)
+def test_loops(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would fail if the algebra of large filters were not that of small ones, where that is not zero by its form either."""
+    monkeypatch.setattr(options, "UNROLLED", 0)
+    check(case, linearisation_of(case), compiled=case in COMPILED)
 
 
 @pytest.mark.parametrize(
