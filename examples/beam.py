@@ -18,6 +18,7 @@ import logging
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import matplotlib
@@ -39,6 +40,7 @@ SEED, FS = 3, 1000.0
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A clamped beam with a nonlinear tip")
     parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
+    parser.add_argument("--keep", action="store_true", help="go on with the models that a former run has found")
     options = parser.parse_args([] if NOTEBOOK else None)
     FIGURES = HERE / "figures" / ("short" if options.short else "")
     RESULTS = FIGURES if options.short else HERE / "results"
@@ -123,7 +125,7 @@ def experiments(samples):
 
 # %%
 if __name__ == "__main__":
-    records = experiments(300 if options.short else 800)
+    records = experiments(250 if options.short else 400)
     f6, _ = modes(6)
     exact = np.array([1.87510407, 4.69409113, 7.85475744]) ** 2 / (2 * np.pi)
     exact = exact * np.sqrt(YOUNG * HEIGHT**2 / 12 / DENSITY) / LENGTH**2
@@ -162,18 +164,22 @@ def model_of(records, law, node):
     return model
 
 
-def compared(records, cases):
-    """Evidence, mode and time of each model."""
-    found = {}
+def compared(records, cases, found, save):
+    """Evidence, mode and time of each model; those found already are kept."""
     for law, place in cases:
+        if (f"{law}, node {SENSORS[place] + 1}" if law else "linear") in found:
+            continue
         start = time.perf_counter()
         with model_of(records, law, SENSORS[place]) as model:
-            mode = sid.find_mode(prior_draws=200, starts=4, random_seed=SEED)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always", UserWarning)
+                mode = sid.find_mode(prior_draws=200, starts=4, random_seed=SEED)
         label = f"{law}, node {SENSORS[place] + 1}" if law else "linear"
         found[label] = {
             "log_evidence": mode.log_evidence,
             "converged": bool(mode.converged),
             "modes": len(mode.modes),
+            "doubts": [str(w.message) for w in said if "find_mode" in str(w.message)],
             "mode": {k: np.asarray(v).tolist() for k, v in mode.initvals.items()},
             "std_log": dict(zip([v.name for v in model.value_vars], _spreads(mode, model), strict=True)),
             "substeps_change": float(mode.substeps["substeps_y_error"]),
@@ -182,7 +188,8 @@ def compared(records, cases):
         print(
             f"{label:28} log evidence {mode.log_evidence:12.2f}   {found[label]['seconds']:5.0f} s   {mode.message}", flush=True
         )
-    return found
+        print(*found[label]["doubts"], sep="\n")
+        save()
 
 
 def _spreads(mode, model):
@@ -195,7 +202,11 @@ def _spreads(mode, model):
 if __name__ == "__main__":
     places = [1, 2] if options.short else [0, 1, 2]
     laws = ["cubic and stop"] if options.short else list(LAWS)
-    found = compared(records, [(None, 2), *((law, place) for place in places for law in laws)])
+    file = RESULTS / "beam.json"
+    results = json.loads(file.read_text()) if options.keep and file.exists() else {"models": {}}
+    found = results["models"]
+    save = lambda: file.write_text(json.dumps(results, indent=1) + "\n")  # noqa: E731
+    compared(records, [(None, 2), *((law, place) for place in places for law in laws)], found, save)
     best = max(found, key=lambda label: found[label]["log_evidence"])
     print(f"\nthe best: {best}")
     for name, true in TRUTH.items():
@@ -243,6 +254,6 @@ if __name__ == "__main__":
     figure, errors = drawn(records)
     figure.savefig(FIGURES / "beam.png", dpi=130)
     print(errors)
-    saved = {"frequencies": {"finite elements": f6.tolist(), "continuous": exact.tolist()}, "truth": TRUTH, "zeta": ZETA,
-             "models": found, "best": best, "free_run_nmse": errors}  # fmt: skip
-    (RESULTS / "beam.json").write_text(json.dumps(saved, indent=1) + "\n")
+    results |= {"frequencies": {"finite elements": f6.tolist(), "continuous": exact.tolist()}, "truth": TRUTH, "zeta": ZETA}
+    results |= {"best": best, "free_run_nmse": errors}
+    save()

@@ -273,6 +273,7 @@ def _source(free: Mapping[str, np.ndarray], values: list[float]) -> str | None:
     names = [name for name, drawn in free.items() if drawn.ndim == 1 and drawn.tolist() == values]
     if not names:
         raise ValueError(
-            "fit='pem' needs parameters and noise that are free variables or numbers; the model has expressions of variables."
+            "fit='pem' needs parameters and noise that are scalar free variables or numbers; the model has expressions of "
+            "variables, or entries of vectors. Give each entry a variable of its own, or take another fit."
         )
     return names[0]

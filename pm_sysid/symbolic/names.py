@@ -14,6 +14,8 @@ from pm_sysid.arguments import among, shown, whole
 
 type Shape = tuple[int, ...]
 
+#: Dimensions of draws.
+DRAWS = ("chain", "draw", "sample")
 #: Entries of a vector or matrix.
 MOST = 100_000
 
@@ -76,9 +78,15 @@ class Names(tuple[str, ...]):
         return found
 
     def draws(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by label as in :meth:`spread`, of arrays with any dimensions before those of the quantity (draws)."""
+        """Values by label as in :meth:`spread`, of arrays with any dimensions before those of the quantity (draws).
+
+        Labelled arrays may have the dimensions ``chain``, ``draw`` and ``sample`` anywhere.
+        """
         found: dict[str, Any] = {}
-        for name, value in values.items():
+        for name, given in values.items():
+            value = given
+            if hasattr(given, "dims") and hasattr(given, "transpose"):
+                value = given.transpose(*(d for d in given.dims if d in DRAWS), ...)
             shape = self.shapes.get(name, ()) if isinstance(name, str) else ()
             if not shape or isinstance(value, Variable) or not hasattr(value, "ndim") or value.ndim == len(shape):
                 found |= self.spread(what, {name: value})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -304,7 +305,16 @@ class System:
         words = [symbol_latex(n) for n in ("t", *self.states)] + rates
         words += [symbol_latex(n) for n in (*self.inputs, *self.params, *derived)]
         names = dict(zip((self.t, *self.x, *self.dx, *self.u, *self.p), words, strict=True))
-        return equations([*rates, *map(symbol_latex, self.outputs)], [*self.f, *self.g], names)
+        lines = equations([*rates, *map(symbol_latex, self.outputs)], [*self.f, *self.g], names)
+        return lines + [rf"{symbol_latex(d.name)} = {self._source(d)}" for d in self.derived]
+
+    def _source(self, derived: Derived) -> str:
+        """What a tensor expression of the parameters is computed from, and by which operations."""
+        read = set(graph_inputs([derived.expression]))
+        arguments = [symbol_latex(str(v.name)) for v in self.tensors if v in read]
+        last = derived.expression.owner.op
+        name = re.sub(r"\W", "", type(getattr(last, "core_op", getattr(last, "scalar_op", last))).__name__)
+        return rf"\text{{{name}, a function of }} " + r",\, ".join(arguments)
 
     def _repr_latex_(self) -> str:
         return r"$$\begin{aligned}" + r" \\ ".join(e.replace(" = ", " &= ", 1) for e in self.equations) + r"\end{aligned}$$"

@@ -133,6 +133,10 @@ def test_the_equations_are_those_of_the_scalar_form() -> None:
     assert "states      q (2), v (2)" in repr(vectors) and "parameters  K (2 x 2), c, m (2)" in repr(vectors)
 
 
+def test_what_is_computed_outside_is_said_in_the_equations() -> None:
+    assert MASSES.equations[-1] == r"h_{1} = \text{Solve, a function of } M"
+
+
 def vector_system(dynamics: Any, observe: Any = lambda t, x, dx, u, p: x.q, **sizes: Any) -> sid.System:
     sizes = {"states": {"q": 2, "v": 2}, "inputs": {"F": 2}, "params": {"K": (2, 2), "c": ()}} | sizes
     return sid.System(dynamics, observe=observe, **sizes)

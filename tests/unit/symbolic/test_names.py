@@ -51,6 +51,13 @@ def test_draws_stand_before_the_dimensions_of_a_matrix() -> None:
     assert labelled["K[1, 0]"].dims == ("draw",) and not labelled["K[1, 0]"].coords
 
 
+def test_stacked_draws_are_not_taken_for_entries() -> None:
+    """As many draws as entries, behind the dimensions of the matrix, as ``stack(sample=...)`` puts them."""
+    draws = np.stack([K, 10 * K])
+    stacked = xr.DataArray(np.moveaxis(draws, 0, -1), dims=("a", "b", "sample"))
+    np.testing.assert_array_equal(NAMES.draws("params", {"K": stacked})["K[0, 1]"], draws[:, 0, 1])
+
+
 def test_variables_of_a_dataset_have_one_dimension_a_vector() -> None:
     found = xr.Dataset(NAMES.variables(("time",), np.arange(16.0).reshape(2, 8)))
     assert found["K"].dims == ("time", "K_dim_0", "K_dim_1") and found["c"].dims == ("time",)
