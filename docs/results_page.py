@@ -189,7 +189,8 @@ def beam(found: Mapping[str, Any]) -> str:
     errors = "; ".join(f"{name} {number(value)} %" for name, value in found["free_run_nmse"].items())
     return (
         f"A simulated beam with a cubic spring and a stop at node 12 ({truth}); the models have half of its modes. Evidence is "
-        f"that of the Laplace approximation; it is doubtful where `find_mode` saw higher points that are no maximum. Normalised mean square error of free runs at the tip: {errors}.\n\n"
+        "that of the Laplace approximation, doubtful where `find_mode` warned of higher points or of its steps. "
+        f"Normalised mean square error of free runs at the tip: {errors}.\n\n"
         + table(["model", "log evidence", "below the best", "law at the mode (N/m³, N/m, m)", "seconds"], rows)
     )
 

@@ -179,7 +179,7 @@ def compared(records, cases, found, save):
             "log_evidence": mode.log_evidence,
             "converged": bool(mode.converged),
             "modes": len(mode.modes),
-            "doubts": [str(w.message) for w in said if "find_mode" in str(w.message)],
+            "doubts": [str(w.message) for w in said],
             "mode": {k: np.asarray(v).tolist() for k, v in mode.initvals.items()},
             "std_log": dict(zip([v.name for v in model.value_vars], _spreads(mode, model), strict=True)),
             "substeps_change": float(mode.substeps["substeps_y_error"]),

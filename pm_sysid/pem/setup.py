@@ -301,7 +301,7 @@ def _unknowns(
     names += [f"x0[{r}].{system.states[i]}" if many else f"x0.{system.states[i]}" for r, i in places]
     x += [float(x0[r, i]) for r, i in places]
     positive += [False] * len(places)
-    lower, upper = _bounds(bounds, list(guess), positional, len(names))
+    lower, upper = _bounds(system, bounds, list(guess), positional, len(names))
     lower = np.where(positive, np.maximum(lower, 0.0), lower)
     layout = Layout(
         tuple(names),
@@ -316,7 +316,7 @@ def _unknowns(
     return Unknowns(layout, np.array(x, dtype=float), lower, upper, len(guess), shown)
 
 
-def _bounds(bounds: Any, names: list[str], positional: bool, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(system: System, bounds: Any, names: list[str], positional: bool, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bounds of all unknowns."""
     sides = [np.full(size, -np.inf), np.full(size, np.inf)]
     if bounds is None:
@@ -326,7 +326,7 @@ def _bounds(bounds: Any, names: list[str], positional: bool, size: int) -> tuple
     for what, side, tree in zip(("lower bounds", "upper bounds"), sides, bounds, strict=True):
         if tree is None:
             continue
-        found = leaves(what, tree)
+        found = _by_label(system, leaves(what, tree))
         if positional and all(nameless(n) for n in found) and len(found) == len(names):
             found = dict(zip(names, found.values(), strict=True))
         if set(found) != set(names):

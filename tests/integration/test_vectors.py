@@ -283,7 +283,10 @@ def test_runs_of_draws_have_a_dimension_for_each_vector(record: sid.TimeSeries) 
 def test_prediction_errors_take_and_give_arrays(record: sid.TimeSeries) -> None:
     guess = {"K": 1.05 * K, "M": np.diag([1.05, 1.15])}
     predictor = sid.ExtendedKalman(substeps=2)
-    fit = sid.fit_pem(MASSES, record, guess, fixed={"c": 0.5}, predictor=predictor, x0={"q": [0.0, 0.0], "v": 0.0})
+    bounds = ({"K": K - 150.0, "M": -np.ones((2, 2))}, {"K": K + 150.0, "M": 2 * np.ones((2, 2))})
+    x0 = {"q": [0.0, 0.0], "v": 0.0}
+    fit = sid.fit_pem(MASSES, record, guess, fixed={"c": 0.5}, predictor=predictor, x0=x0, bounds=bounds)
+    np.testing.assert_array_equal(fit.p["K"].ravel(), fit.x[:4])
     assert fit.names[:4] == ["K[0, 0]", "K[0, 1]", "K[1, 0]", "K[1, 1]"] and fit.success
     # Mass and stiffness share a scale of each row only up to the inputs, which are known: all eight can be found.
     expected = np.concatenate([K.ravel(), np.diag(TRUTH["m"]).ravel()])
