@@ -175,16 +175,18 @@ def piecewise(found: Mapping[str, Any]) -> str:
 def beam(found: Mapping[str, Any]) -> str:
     """Evidence of laws and places of a nonlinearity."""
     models = found["models"]
-    top = max(row["log_evidence"] for row in models.values())
+    top = models[found["best"]]["log_evidence"]
     rows = []
-    for label, row in sorted(models.items(), key=lambda item: -item[1]["log_evidence"]):
+    for label, row in sorted(models.items(), key=lambda item: -item[1]["log_posterior"]):
         law = []
         for name in (n for n in found["truth"] if f"{n}_x" in row["mode"]):
             value = row["mode"][f"{name}_x"]
             law.append(f"{name} = {number(value)} ± {number(value * row['std_log'][f'{name}_x_log__'][0], 2)}")
-        evidence = row["log_evidence"]
-        mark = " (doubtful)" if row["doubts"] else ""
-        rows.append([label, f"{evidence:.1f}{mark}", f"{top - evidence:.1f}", "; ".join(law), f"{row['seconds']:.0f}"])
+        evidence, mark = row["log_evidence"], " (doubtful)" if row["doubts"] else ""
+        cells = [f"{evidence:.1f}{mark}", f"{top - evidence:.1f}"]
+        if label in found["evidence unknown"]:
+            cells = ["unknown", "far" if label in found["and far below"] else "unknown"]
+        rows.append([label, *cells, "; ".join(law), f"{row['seconds']:.0f}"])
     truth = ", ".join(f"{name} = {number(value)}" for name, value in found["truth"].items())
     errors = "; ".join(f"{name} {number(value)} %" for name, value in found["free_run_nmse"].items())
     return (
