@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cloudpickle
 import matplotlib
 import numpy as np
 import pymc as pm
@@ -326,3 +327,11 @@ def test_states_and_predictions_are_called_by_their_entries(record: sid.TimeSeri
     np.testing.assert_allclose(sid.predict(idata, record, model=model, draws=3, x0=0.0, every_step=True)["q"][0], runs["q"][0])
     matplotlib.use("Agg")
     sid.plot_fit(record.replace(outputs=["z[0]", "z[1]"]), runs, output="z[1]")
+
+
+def test_a_system_survives_its_way_to_another_process(record: sid.TimeSeries) -> None:
+    params = {"K": K, "c": 0.5, "M": np.diag(TRUTH["m"])}
+    copy = cloudpickle.loads(cloudpickle.dumps(MASSES))
+    a, b = (sid.simulate(s, record[:20], params, x0=0.0, substeps=4)["q"] for s in (MASSES, copy))
+    assert copy.states.shapes == MASSES.states.shapes
+    np.testing.assert_array_equal(a, b)
