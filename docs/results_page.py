@@ -519,6 +519,17 @@ def compilation(found: Mapping[str, Any]) -> str:
     return text
 
 
+def growth(found: Mapping[str, Any]) -> str:
+    """Compile time, time of a step and memory by the number of coordinates."""
+    text = ""
+    for covariance, rows in found.items():
+        columns = list(next(iter(rows.values())))
+        lines = [[n, *(number(row[c]) for c in columns)] for n, row in rows.items()]
+        text += f"\nEK1(3), {covariance} covariance (seconds; microseconds of a step and of LAPACK's QR; MiB):\n\n"
+        text += table(["coordinates", *columns], lines)
+    return text
+
+
 SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("Silverbox", "examples/silverbox.py", "examples/results/silverbox.json", "silverbox.md", silverbox),
     ("Bouc-Wen", "examples/bouc_wen.py", "examples/results/bouc_wen.json", "bouc_wen.md", bouc_wen),
@@ -563,6 +574,7 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "step_study.md",
         step_study,
     ),
+    ("Benchmark: many coordinates", "benchmarks/growth.py", "benchmarks/results/growth.json", "speed.md", growth),
     ("Benchmark: a changed equation", "benchmarks/compile.py", "benchmarks/results/compile.json", "speed.md", compilation),
     ("Benchmark: large problems", "benchmarks/load.py", "benchmarks/results/load.json", "speed.md", load),
     ("Benchmark: simulations", "benchmarks/simulator.py", "benchmarks/results/simulator.json", "piecewise.md", simulator),

@@ -79,6 +79,12 @@ def expecting(functions: Iterable[str]) -> None:
         bar.expect(functions)
 
 
+def doing(text: str) -> None:
+    """Say on the bar that is up, if there is one, what is being done."""
+    if (bar := _UP.get()) is not None:
+        bar(text)
+
+
 class Announced:
     """A function whose first call, in which numba compiles it, is shown as compilation."""
 
@@ -102,8 +108,12 @@ def announced(name: str, build: Callable[[], Callable[..., Any]]) -> Announced:
 
 @contextmanager
 def progress_bar(title: str, visible: bool, total: int | None = None) -> Iterator[Bar]:
-    """Show a title with the time since the start or, where a ``total`` is known, with the number done and the time left."""
-    if not visible:
+    """Show a title with the time since the start or, where a ``total`` is known, with the number done and the time left.
+
+    Where a bar is up already, as of a caller that does this work many times, that one stays and this one is not shown.
+    """
+    outside = _UP.get()
+    if not visible or (outside is not None and outside.progress is not None):
         with _up(Bar(title, None, total)) as bar:
             yield bar
         return

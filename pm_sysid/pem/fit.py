@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pm_sysid.arguments import among, count, seed, shown
+from pm_sysid.arguments import among, count, flag, seed, shown
 from pm_sysid.pem.left_over import left_over
 from pm_sysid.pem.objective import LogLikelihood, Objective, ObjectiveName, SquaredErrors
 from pm_sysid.pem.optima import Found, SeveralStarts
@@ -19,6 +19,7 @@ from pm_sysid.pem.settings import InitialState, Optimiser
 from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
+from pm_sysid.progress import doing, progress_bar
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.options import Solver
 from pm_sysid.symbolic.system import System
@@ -42,6 +43,7 @@ def fit_pem(
     optimiser: Optimiser | None = None,
     starts: int | Sequence[Any] = 8,
     random_seed: Any = 0,
+    progressbar: bool = True,
 ) -> PEMResult:
     r"""Find parameters by minimising the one-step-ahead prediction errors of a filter.
 
@@ -80,6 +82,8 @@ def fit_pem(
         alone, as many again are drawn. With 1 the only search is that from the guess.
     random_seed : int or numpy.random.Generator, default 0
         Of the starts that are drawn. The same seed gives the same result.
+    progressbar : bool, default True
+        Show what the search is doing.
 
     Returns
     -------
@@ -122,7 +126,17 @@ def fit_pem(
     predictor = ExtendedKalman() if predictor is None else predictor
     seed(random_seed)
     others, number = _other_starts(starts, p_guess)
-    setup = set_up(system, data, p_guess, predictor, InitialState.of(x0), bounds, fixed, objective)
+    flag(progressbar, "progressbar")
+    with progress_bar("fit_pem", progressbar):
+        doing("choosing the step")
+        setup = set_up(system, data, p_guess, predictor, InitialState.of(x0), bounds, fixed, objective)
+        return _fit(setup, objective, p_guess, optimiser, others, number, random_seed)
+
+
+def _fit(
+    setup: Setup, objective: ObjectiveName, p_guess: Any, optimiser: Optimiser, others: list[Any], number: int, random_seed: Any
+) -> PEMResult:
+    """Search until the step is fine enough at the optimum, and without initial states that the record cannot tell."""
     held: list[str] = []
     spent = 0, 0
     while True:

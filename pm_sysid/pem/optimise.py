@@ -10,6 +10,7 @@ import scipy
 
 from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
 from pm_sysid.pem.settings import Optimiser
+from pm_sysid.progress import doing
 
 #: Residuals of an impossible trial point, in units of those at the start: far above them, and no overflow when squared.
 IMPOSSIBLE = 1e3
@@ -100,6 +101,7 @@ class Search:
         key = x.tobytes()
         if self._last is None or self._last[0] != key:
             self.nfev += 1
+            doing(f"evaluation {self.nfev}" + (f", objective {self.best[0]:.6g}" if self.best else ""))
             evaluation = self.objective.evaluate(x)
             self._last = key, evaluation
             if evaluation.finite and (self.best is None or evaluation.value < self.best[0]):

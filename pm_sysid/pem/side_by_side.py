@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
+from pm_sysid.progress import doing
 
 #: Steps of a search, accepted or not.
 STEPS = 30
@@ -98,6 +99,7 @@ def explore(
             break
         trials = np.array([coordinates.unknowns(s.trial) for s in running])
         points += len(trials)
+        doing(f"{len(running)} of {len(searchers)} starts, step {i + 1}")
         for s, x, evaluation in zip(running, trials, coordinates.objective.evaluate_many(trials), strict=True):
             _judge(s, x, evaluation, coordinates, known)
             if not s.how:

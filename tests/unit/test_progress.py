@@ -4,10 +4,12 @@ import io
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import rich
 
-from pm_sysid.progress import announced, compiling, expecting, progress_bar, rate_of
+import pm_sysid as sid
+from pm_sysid.progress import announced, compiling, doing, expecting, progress_bar, rate_of
 
 
 @pytest.fixture
@@ -107,3 +109,27 @@ def test_what_was_compiled_before_the_first_result_is_not_in_the_time_left(termi
 def test_rates_have_a_unit_in_which_they_can_be_read(count: float, unit: str, rate: float) -> None:
     assert rate_of(count, 2.0, "evals") == {"rate": rate, "rate_unit": unit}
     assert rate_of(count, 0.0, "evals")["rate"] == 0.0
+
+
+def test_a_fit_says_what_it_is_doing(terminal: io.StringIO) -> None:
+    decay = sid.System(
+        lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    )
+    t = np.linspace(0.0, 2.0, 41)
+    record = sid.TimeSeries(t, None, np.exp(-1.5 * t))
+    options = dict(predictor=sid.ExtendedKalman(substeps=2), x0=1.0)
+    assert sid.fit_pem(decay, record, {"rate": 1.0}, **options, progressbar=False).success
+    assert terminal.getvalue() == ""
+    with progress_bar("calibrate", True) as bar:
+        assert sid.fit_pem(decay, record, {"rate": 1.0}, **options).success
+        assert bar.text == ""  # the bar outside stays as it was
+    terminal.truncate(0)
+    assert sid.fit_pem(decay, record, {"rate": 1.0}, **options).success
+    assert "fit_pem" in terminal.getvalue()
+
+
+def test_a_search_says_how_far_it_is() -> None:
+    with progress_bar("fit", False) as bar:
+        doing("evaluation 3")
+        assert bar.text == "evaluation 3"
+    doing("nobody listens")

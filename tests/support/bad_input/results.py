@@ -131,6 +131,7 @@ ENTRIES: dict[str, Entry] = {
             "optimiser": sid.Optimiser("trust", {"max_nfev": 3}),
             "starts": 2,
             "random_seed": 1,
+            "progressbar": False,
         },
         said,
         names={"data": ("record",), "bounds": ("lower bounds", "upper bounds")},
