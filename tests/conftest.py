@@ -30,3 +30,28 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+#: Folders and files whose subject is what PyTensor compiles by numba, or how fast it is.
+COMPILED = ("unit/recurrence", "fuzz/test_fuzz", "unit/test_environment", "unit/test_compat", "unit/steps", "docs")
+
+
+@pytest.fixture(autouse=True)
+def numpy_around_the_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Functions of PyTensor in NumPy, around our machine code, where numba is not what is tested.
+
+    Numba compiles each of them for seconds, which was most of the time of all tests. Slow tests, tests marked ``numba`` and
+    the folders above have the functions that users have.
+    """
+    place = request.path.relative_to(request.config.rootpath).as_posix().removeprefix("tests/")
+    real = request.node.get_closest_marker("slow") or request.node.get_closest_marker("numba")
+    if real or place.startswith(COMPILED):
+        yield
+        return
+    import numpy as np
+    import pytensor
+
+    from pm_sysid.recurrence.functions import numpy_mode
+
+    with pytensor.config.change_flags(mode=numpy_mode()), np.errstate(all="ignore"):
+        yield

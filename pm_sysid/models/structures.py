@@ -72,8 +72,8 @@ def structural(
     Notes
     -----
     Only numbers can be checked here: a matrix that is a parameter may become singular, which is impossible for the sampler
-    and no error. Its inverse is computed once a parameter set. Each coordinate is a chain with a Wiener process of its own:
-    for more than four, ``EK1(covariance="block")`` keeps the filter small.
+    and no error. Its inverse is computed once a parameter set. Each coordinate is a chain with a Wiener process of its own,
+    q + 1 components: the filter is dense up to 40 of them, and ``EK1(covariance="block")`` keeps it small.
 
     Source: Newton's law; Craig and Kurdila (2006), Chapter 8, for discrete systems of many degrees of freedom.
 

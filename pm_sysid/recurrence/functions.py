@@ -116,7 +116,7 @@ optdb.register(KERNELS, _CallKernels(), position=100)
 
 
 @lru_cache(maxsize=1)
-def _numpy() -> Mode:
+def numpy_mode() -> Mode:
     """PyTensor's rewrites without those that are for compiled code."""
     query = RewriteDatabaseQuery(include=["fast_run", "py_only", KERNELS], exclude=["fusion", "inplace", "BlasOpt"])
     return Mode(VMLinker(allow_gc=False, use_cloop=False, c_thunks=False), query)
@@ -156,7 +156,7 @@ def compiled(inputs: Sequence[Variable], outputs: Any, *, often: bool = False, *
     options |= {"on_unused_input": "ignore"}
     chosen = "mode" in options or pytensor.config.mode != "Mode"
     if not chosen and not often and on_whole_arrays(inputs, wanted):
-        function = pytensor.function(inputs, outputs, mode=_numpy(), **options)
+        function = pytensor.function(inputs, outputs, mode=numpy_mode(), **options)
 
         def silent(*arguments: Any) -> Any:
             with np.errstate(all="ignore"):  # impossible parameters are minus infinity, not a warning

@@ -104,7 +104,7 @@ class Names(tuple[str, ...]):
         for name, where in self.vectors().items():
             shape = self.shapes[name]
             own = tuple(f"{name}_dim_{i}" for i in range(len(shape)))
-            found[name] = ((*dims, *own), values[..., where].reshape(*values.shape[:-1], *shape))
+            found[name] = ((*dims, *own), values[..., where].reshape((*values.shape[:-1], *shape)))
         return found
 
     @staticmethod

@@ -63,7 +63,7 @@ def test_rows_are_joined_at_once() -> None:
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal((5, 3, 2)), rng.standard_normal((3, 4))]
     check([many, shared], [joined], arrays)
-    inside = pytensor.function([many, shared], joined, mode=functions._numpy()).maker.fgraph.toposort()
+    inside = pytensor.function([many, shared], joined, mode=functions.numpy_mode()).maker.fgraph.toposort()
     assert not any(isinstance(n.op, Blockwise) for n in inside)
 
 

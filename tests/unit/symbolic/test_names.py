@@ -96,3 +96,11 @@ def test_draws_of_another_shape_are_refused() -> None:
 def test_sizes_are_positive_integers(size: Any) -> None:
     with pytest.raises(ValueError, match=r"params\['K'\]"):
         checked_names("params", {"K": size})
+
+
+def test_variables_of_one_run_without_any_dimension() -> None:
+    """As the distance of a single run; its scalars were refused."""
+    found = NAMES.variables((), np.arange(8.0))
+    assert found["c"][0] == () and found["c"][1] == 4.0 and found["c"][1].shape == ()
+    assert found["K"][0] == ("K_dim_0", "K_dim_1")
+    np.testing.assert_array_equal(found["K"][1], K)
