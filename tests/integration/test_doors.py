@@ -80,7 +80,7 @@ def test_solvers_refuse(settings, message):
 
 
 def test_a_large_dense_filter_with_a_coupled_output_asks_for_a_choice():
-    names = [f"z{i}" for i in range(4)]
+    names = [f"z{i}" for i in range(9)]
     system = sid.System(
         lambda t, x, u, p: tuple(-a for a in x),
         states=names,
