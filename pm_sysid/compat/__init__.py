@@ -56,6 +56,7 @@ from pytensor.link.vm import VMLinker  # runs a graph operation by operation
 from pytensor.tensor.basic import (  # operations
     Alloc,
     AllocDiag,
+    ARange,
     ExtractDiag,
     Eye,
     Join,
@@ -90,6 +91,7 @@ from pytensor.tensor.type_other import NoneTypeT  # type of the constant None in
 
 __all__ = [
     "SMC_KERNEL",
+    "ARange",
     "AdvancedIncSubtensor",
     "AdvancedSubtensor",
     "Alloc",

@@ -28,12 +28,9 @@ from pm_sysid.recurrence.functions import compiled
 BATCH = 4_000_000
 #: Points in one batch at most, and at least.
 MOST, FEWEST = 512, 16
-#: Filter steps times points up to which values come with their gradients, which saves the compilation of values alone.
-WITH_GRADIENT = 20_000_000
-#: Filter steps of one evaluation from which on gradients are worth the compilation of lanes, about three times that of a single
-#: point: two tanks with 3070 steps take 37 s of processor time to compile, and then 4 in place of 14 ms a gradient. Searches
-#: take 5000 to 20,000 gradients.
-IN_LANES = 2_000
+#: Filter steps of one evaluation from which on gradients are computed in lanes. To compile them takes 2.5 s of processor time
+#: more than for one point (a Duffing oscillator), and saves 2.3 ms for each of 1000 or more gradients at 800 steps.
+IN_LANES = 500
 
 #: Functions by their names, in words.
 WORDS = {
@@ -79,8 +76,6 @@ class PosteriorFunctions:
 
     def values(self, points: np.ndarray) -> np.ndarray:
         """Log posterior (B,) of points (B, d), minus infinity where there is none."""
-        if self._work() * len(points) <= WITH_GRADIENT:
-            return -self.descent_function()(points)[0]
         function = self._once("values", self._compiled_values)
         parts = [_one_by_one(function, part)[0] for part in self._parts(points)]
         values = np.concatenate(parts)
@@ -128,7 +123,7 @@ class PosteriorFunctions:
     def search_functions(self, draws: int) -> list[str]:
         """What a search from so many prior draws compiles and has not yet, in words."""
         gradient = "gradients" if self._work() > IN_LANES else "gradient"
-        names = [gradient, *(["values"] if self._work() * draws > WITH_GRADIENT else []), "free"]
+        names = [gradient, *(["values"] if draws else []), "free"]
         return [WORDS[name] for name in names if name not in self._kept]
 
     def _once(self, name: str, build: Callable[[], Any]) -> Any:

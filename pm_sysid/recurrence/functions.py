@@ -19,7 +19,10 @@ from pytensor.graph.op import Op
 from pytensor.scalar import Composite, ScalarOp
 
 from pm_sysid.compat import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
     Alloc,
+    ARange,
     Blockwise,
     CAReduce,
     CheckParameterValue,
@@ -52,7 +55,7 @@ from pm_sysid.recurrence.run import native
 
 #: Operations on whole arrays, besides the recurrences.
 WHOLE = (
-    Alloc, CAReduce, CheckParameterValue, DimShuffle, Dot, ExtractDiag, Eye, IncSubtensor, Join, MakeVector, Reshape,
+    AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, DimShuffle, Dot, ExtractDiag, Eye, IncSubtensor, Join, MakeVector, Reshape,
     ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor, TensorFromScalar,
 )  # fmt: skip
 #: Name of the rewrite below, which only :func:`compiled` asks for.

@@ -401,6 +401,7 @@ def operation(name: str) -> Any:
         "AdvancedIncSubtensor": lambda: x[np.array([0, 2])].set(s),
         "AdvancedSubtensor": lambda: x[np.array([0, 2])],
         "AllocDiag": lambda: pt.diag(x),
+        "ARange": lambda: pt.arange(s.astype("int64")),
         "Blockwise": lambda: pt.matmul(pt.dtensor3(), pt.dtensor3()),
         "CAReduce": lambda: pt.prod(x),
         "CumOp": lambda: pt.cumsum(x),
@@ -448,8 +449,8 @@ READ = {
     "Sum": ["axis"],
 }
 OPERATIONS = (
-    "AdvancedIncSubtensor AdvancedSubtensor Alloc AllocDiag Blockwise CAReduce CumOp DimShuffle Dot Elemwise ExtractDiag "
-    "Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor Shape Shape_i SpecifyShape Split Subtensor Sum TensorFromScalar"
+    "AdvancedIncSubtensor AdvancedSubtensor Alloc AllocDiag ARange Blockwise CAReduce CumOp DimShuffle Dot Elemwise "
+    "ExtractDiag Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor Shape Shape_i SpecifyShape Split Subtensor Sum TensorFromScalar"
 ).split()
 
 
