@@ -28,7 +28,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.checks import check_name, check_params, check_records, check_system, noise_entries, vector
 from pm_sysid.solve.initial_state import StartSpec, initial_state
-from pm_sysid.solve.run_substeps import simulator_substeps
+from pm_sysid.solve.run_substeps import checked_method, simulator_substeps
 from pm_sysid.symbolic.system import System
 
 
@@ -64,8 +64,10 @@ class ODESimulator:
         Initial state (numbers or variables); for several records a list. By default read off the first samples of ``y``
         where an output shows the state, and zero elsewhere.
     substeps : int or "auto", default "auto"
-        Runge-Kutta steps in each sampling interval. ``"auto"`` doubles them until three quarters of some draws from the
+        Steps in each sampling interval. ``"auto"`` doubles them until three quarters of some draws from the
         prior move by a normalised mean square error below 0.01 %, and says what it chose; a number is obeyed and checked.
+    method : {"auto", "rk4", "implicit"}, default "auto"
+        As for :func:`simulate`; ``"auto"`` takes implicit steps where runs of the prior are lost otherwise, by stiffness.
     distance : {"nmse", "nrmse", "nmae"} or callable, default "nmse"
         Distance of a simulated from the observed record, averaged over outputs and records: 100 times the mean square, root
         mean square or mean absolute error, the error being in standard deviations of the observed output. Or a function of
@@ -114,6 +116,7 @@ class ODESimulator:
         noise: Any = None,
         x0: Any = None,
         substeps: int | Literal["auto"] = "auto",
+        method: Literal["auto", "rk4", "implicit"] = "auto",
         distance: str | Callable[[Any, Any], Any] = "nmse",
         epsilon: float = 1.0,
     ) -> Any:
@@ -134,8 +137,8 @@ class ODESimulator:
         starts = [initial_state(system, r, x, None, hidden="zero")[0] for r, x in zip(records, given, strict=True)]
         theta, start = vector(check_params(system, params)), pt.stack([vector(s) for s in starts])
         deviations = vector([0.0] * len(system.outputs) if noise is None else noise_entries(system, noise))
-        chosen = simulator_substeps(system, records, theta, start, substeps)
-        simulation = Simulation(system, tuple(records), chosen, by, flat=flat, noisy=noise is not None)
+        steps = simulator_substeps(system, records, theta, start, substeps, checked_method(method))
+        simulation = Simulation(system, tuple(records), steps.substeps, by, flat, noise is not None, steps.method)
         # PyMC reads the length of a draw off its parameters.
         inputs = SimulatorInputs(theta, start, deviations, np.concatenate([r.t for r in records]))
 

@@ -18,7 +18,7 @@ from pm_sysid.likelihood.distances import Distance, MeanDistance
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.steps.derived import completed
 from pm_sysid.steps.grid import FilterInputs
-from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence, run_batch
+from pm_sysid.steps.integrate import Method, method_inputs, run_batch, run_recurrence
 from pm_sysid.symbolic.system import System
 
 type FloatArray = NDArray[np.float64]
@@ -37,11 +37,12 @@ class Simulation:
     distance: Distance
     flat: bool
     noisy: bool
+    method: Method = "rk4"
 
     @cached_property
     def inputs(self) -> list[FilterInputs]:
-        """What the Runge-Kutta steps read of each record."""
-        return [rk4_inputs(record, self.substeps) for record in self.records]
+        """What the steps read of each record."""
+        return [method_inputs(record, self.substeps, self.method) for record in self.records]
 
     @property
     def edges(self) -> list[int]:
@@ -50,7 +51,8 @@ class Simulation:
 
     def graph(self, rng: Variable, theta: Any, start: Any, noise: Any) -> tuple[Variable, Variable]:
         """Next generator and one simulation, of the shape of a draw, as expressions."""
-        run, n_y, theta = rk4_recurrence(self.system), len(self.system.outputs), completed(self.system, theta)
+        run, n_y = run_recurrence(self.system, self.method), len(self.system.outputs)
+        theta = completed(self.system, theta)
         y = pt.concatenate(
             [run(theta, start[r : r + 1], i.counts, i.substeps, i.samples)[0][:, :n_y] for r, i in enumerate(self.inputs)]
         )
@@ -62,7 +64,8 @@ class Simulation:
     def draw(self, rng: np.random.Generator, theta: FloatArray, start: FloatArray, noise: FloatArray) -> FloatArray:
         """Simulations (B, T, n_y) for parameters (B, P), initial states (B, R, n_x) and noise (B, n_y)."""
         n_y = len(self.system.outputs)
-        runs = [run_batch(self.system, theta, start[:, r], i)[:, :, :n_y] for r, i in enumerate(self.inputs)]
+        each = (run_batch(self.system, theta, start[:, r], i, method=self.method) for r, i in enumerate(self.inputs))
+        runs = [run[:, :, :n_y] for run in each]
         y = np.concatenate(runs, axis=1)
         return y + noise[:, None] * rng.standard_normal(y.shape) if self.noisy else y
 
@@ -73,7 +76,7 @@ class Simulation:
             # Squared errors are summed along the way: no trajectory is stored.
             theta, start, _ = values
             parts = zip(self.inputs, np.split(observed, self.edges[1:-1]), strict=True)
-            sums = [run_batch(self.system, theta, start[:, r], i, y)[:, 0] for r, (i, y) in enumerate(parts)]
+            sums = [run_batch(self.system, theta, start[:, r], i, y, self.method)[:, 0] for r, (i, y) in enumerate(parts)]
             result: FloatArray = distance.of_squares(observed, [sums[c.record][:, c.column] for c in distance.channels])
             return result
         block = max(16, KEEP_BYTES // (8 * len(observed) * (len(self.system.outputs) + len(self.system.states))))

@@ -25,9 +25,10 @@ from pm_sysid.records.residual_tests import ResidualTests, residual_tests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
-from pm_sysid.solve.simulate import simulate
+from pm_sysid.solve.run_substeps import RunSteps
+from pm_sysid.solve.simulate import simulate, steps_of
 from pm_sysid.steps.derived import completed_sets
-from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
+from pm_sysid.steps.integrate import method_inputs, run_recurrence
 
 #: Substeps run at a time when predicting from every sample.
 ROWS = 2_000_000
@@ -106,7 +107,7 @@ def _estimated(fit: Any, filter: Filter, start: np.ndarray, unknown: np.ndarray,
     certain = isinstance(filter, KalmanFilter) and filter.form.certain
     if free or certain:
         p = params[: len(system.params)]
-        return fitted_start(system, record, p, start, _substeps(filter, record, p, start), unknown)[None], words
+        return fitted_start(system, record, p, start, _steps(filter, record, p, start), unknown)[None], words
     if fit.setup.roots.any():
         return start[None], f"{names} read off the first samples, uncertain to the filter"
     return _filtered_start(fit, filter, params, start, unknown), words
@@ -153,40 +154,40 @@ def predict(fit: Any, k: float, record: TimeSeries | int | None, x0: Any) -> xr.
     system = filter.system
     params, _ = fit.setup.unknowns.layout.place(fit.x)
     p = params[: len(system.params)]
-    substeps = _substeps(filter, chosen, p, start[0])
+    steps = _steps(filter, chosen, p, start[0])
     m, T = len(system.outputs), len(chosen)
-    runs = _ahead(filter, chosen, p, start, np.array([0]), T - 1, substeps)[0]
+    runs = _ahead(filter, chosen, p, start, np.array([0]), T - 1, steps)[0]
     values = runs.copy()
     if not endless and k < T:
         own, _ = filter.run(params, start, Motion.none(params.size, start), "states")
         if k == 1 and not np.isnan(chosen.output_matrix).any():
             values = chosen.output_matrix - own[:, :m]
         else:
-            states, per = own[:, 2 * m : 2 * m + len(system.states)], max(1, ROWS // (int(k) * substeps + 1))
+            states, per = own[:, 2 * m : 2 * m + len(system.states)], max(1, ROWS // (int(k) * steps.substeps + 1))
             origins = np.arange(T - int(k))
             for some in np.array_split(origins, max(1, math.ceil(origins.size / per))):
-                values[some + int(k)] = _ahead(filter, chosen, p, states[some], some, int(k), substeps)[:, -1]
+                values[some + int(k)] = _ahead(filter, chosen, p, states[some], some, int(k), steps)[:, -1]
     return xr.Dataset(
         system.outputs.variables(("time",), values),
         {"time": chosen.t},
-        {"steps ahead": float(k), "substeps": substeps, "x0": source},
+        {"steps ahead": float(k), "substeps": steps.substeps, "x0": source},
     )
 
 
-def _substeps(filter: Filter, record: TimeSeries, p: np.ndarray, x0: np.ndarray) -> int:
-    """Runge-Kutta steps in a sampling interval: those of the filter, if it takes them."""
+def _steps(filter: Filter, record: TimeSeries, p: np.ndarray, x0: np.ndarray) -> RunSteps:
+    """How to integrate free runs: as the filter, if it takes such steps."""
     if isinstance(filter, KalmanFilter):
-        return filter.substeps
+        return RunSteps(filter.substeps, filter.form.method)
     system = filter.system
     values, start = (dict(zip(n, map(float, v), strict=True)) for n, v in ((system.params, p), (system.states, x0)))
-    return int(simulate(system, record, values, x0=start).attrs["substeps"])
+    return steps_of(simulate(system, record, values, x0=start))
 
 
 def _ahead(
-    filter: Filter, record: TimeSeries, p: np.ndarray, states: np.ndarray, origins: np.ndarray, k: int, substeps: int
+    filter: Filter, record: TimeSeries, p: np.ndarray, states: np.ndarray, origins: np.ndarray, k: int, steps: RunSteps
 ) -> np.ndarray:
     """Outputs (n, k + 1, n_y) of free runs over k intervals from states (n, n_x) at samples ``origins``."""
-    inputs = rk4_inputs(record, substeps)
+    inputs = method_inputs(record, *steps)
     ends = np.cumsum(inputs.counts)
     parts = []
     for j in origins:
@@ -194,7 +195,7 @@ def _ahead(
         parts.append((counts, inputs.substeps[ends[j] : ends[j + k]], inputs.samples[j : j + k + 1]))
     p = completed_sets(filter.system, p[None])[0]
     still = np.zeros((1, 0, p.size)), np.zeros((1, 0, *states.shape))
-    (values, _), _ = tangents(rk4_recurrence(filter.system), p[None], states[None], still, joined(parts))
+    (values, _), _ = tangents(run_recurrence(filter.system, steps.method), p[None], states[None], still, joined(parts))
     return values[0, :, : len(filter.system.outputs)].reshape(len(origins), k + 1, -1)
 
 

@@ -19,8 +19,8 @@ from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.options import Solver
 from pm_sysid.steps.derived import completed, completed_rates, completed_sets
 from pm_sysid.steps.ek import FLOOR, calibration_recurrence, filter_recurrence
+from pm_sysid.steps.integrate import method_inputs
 from pm_sysid.steps.kalman import KalmanForm, kalman_recurrence
-from pm_sysid.steps.rk4 import rk4_inputs
 from pm_sysid.symbolic.system import System
 
 type Want = Literal["errors", "densities", "states"]
@@ -160,7 +160,7 @@ class KalmanFilter(Filter):
         self.roots = np.empty((len(roots), 0)) if form.certain else roots[:, rows, columns]
         parts = []
         for record in records:
-            inputs = rk4_inputs(record, substeps)
+            inputs = method_inputs(record, substeps, form.method)
             length = np.concatenate([[0.0], np.sqrt(record.dt / self.interval)])
             samples = np.concatenate([inputs.samples, length[:, None], record.output_matrix], axis=1)
             parts.append((inputs.counts, inputs.substeps, samples))

@@ -11,6 +11,7 @@ import numpy as np
 from pm_sysid.arguments import number
 from pm_sysid.solve.checks import spread_numbers
 from pm_sysid.solve.options import EK1, Solver
+from pm_sysid.solve.run_substeps import checked_method
 from pm_sysid.solve.substeps import checked_substeps
 from pm_sysid.symbolic.names import Names
 from pm_sysid.symbolic.system import System
@@ -125,9 +126,12 @@ class _Kalman:
     Q: Any = 0.0
     R: Any = None
     substeps: int | Literal["auto"] = "auto"
+    method: Literal["auto", "rk4", "implicit"] = "auto"
 
     def __post_init__(self) -> None:
-        check_substeps(type(self).__name__, self.substeps)
+        name = type(self).__name__
+        check_substeps(name, self.substeps)
+        checked_method(self.method, f"{name}: ")
 
     def noises(self, system: System) -> tuple[Noise, Noise | None]:
         """Process and measurement noise; None where the latter is not given."""
@@ -142,7 +146,7 @@ class _Kalman:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExtendedKalman(_Kalman):
-    """Extended Kalman filter on Runge-Kutta steps, linearised with the exact derivative of the steps.
+    """Extended Kalman filter on Runge-Kutta or implicit steps, linearised with the exact derivative of the steps.
 
     Parameters
     ----------
@@ -155,7 +159,10 @@ class ExtendedKalman(_Kalman):
         The same for the outputs; a dict names all of them. By default estimated by maximum likelihood; the mean
         squared error of a free run does not depend on it.
     substeps : int or "auto", default "auto"
-        Runge-Kutta steps in a sampling interval (of median length). ``"auto"``: what :func:`simulate` needs at the guess.
+        Steps in a sampling interval (of median length). ``"auto"``: what :func:`simulate` needs at the guess.
+    method : {"auto", "rk4", "implicit"}, default "auto"
+        Runge-Kutta steps, or the implicit ones of :func:`simulate` for stiff equations. ``"auto"`` chooses together with the
+        substeps; with a number of these it takes Runge-Kutta steps.
 
     Notes
     -----
@@ -174,11 +181,11 @@ class ExtendedKalman(_Kalman):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnscentedKalman(_Kalman):
-    """Unscented Kalman filter on Runge-Kutta steps.
+    """Unscented Kalman filter on Runge-Kutta or implicit steps.
 
     Parameters
     ----------
-    Q, R, substeps
+    Q, R, substeps, method
         As for :class:`ExtendedKalman`.
     alpha, beta, kappa : float, default 1, 0, 0
         Scaled unscented transform: sigma points lie ``alpha sqrt(n + kappa)`` standard deviations from the mean; the centre

@@ -19,8 +19,10 @@ from pm_sysid.pem.predictors import ESTIMATE, Noise, Predictor, ProbabilisticKal
 from pm_sysid.pem.settings import InitialState
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
-from pm_sysid.solve.simulate import simulate
+from pm_sysid.solve.run_substeps import RunSteps
+from pm_sysid.solve.simulate import simulate, steps_of
 from pm_sysid.solve.substeps import SubstepWarning
+from pm_sysid.steps.integrate import Method
 from pm_sysid.steps.kalman import KalmanForm
 from pm_sysid.symbolic.system import System
 
@@ -115,10 +117,10 @@ def set_up(
     _check_weights(predictor, process, noise, roots, objective)
 
     values = {**guess, **fixed}
-    states, substeps = np.ones(len(system.states)), predictor.substeps
-    if substeps == "auto" or ESTIMATE in process.entries:
-        states, substeps = _free_runs(system, records, values, start, substeps)
-    filter = _filter(system, predictor, records, int(substeps), process, noise, roots)
+    states, steps = np.ones(len(system.states)), _given_steps(predictor)
+    if steps is None or ESTIMATE in process.entries:
+        states, steps = _free_runs(system, records, values, start, predictor.substeps, _method(predictor))
+    filter = _filter(system, predictor, records, steps, process, noise, roots)
     outputs = np.concatenate([r.output_matrix for r in records])
     sizes = {"process": START * states, "noise": START * _spread(outputs)}
     kalman = [("process", process, system.states), ("noise", noise, system.outputs)]
@@ -138,10 +140,12 @@ def refined(setup: Setup, x: np.ndarray) -> Setup | None:
         return None
     params, x0 = unknowns.layout.place(x)
     values = dict(zip(system.params, params[: len(system.params)].tolist(), strict=True))
-    _, substeps = _free_runs(system, filter.records, values, x0, "auto")
-    if substeps <= filter.substeps:
+    before = RunSteps(filter.substeps, filter.form.method)
+    method = "implicit" if before.method == "implicit" else _method(setup.predictor)  # once stiff, always implicit
+    _, steps = _free_runs(system, filter.records, values, x0, "auto", method)
+    if steps == before or (steps.method == before.method and steps.substeps <= before.substeps):
         return None
-    finer = KalmanFilter(system, filter.form, filter.records, substeps, setup.roots)
+    finer = KalmanFilter(system, replace(filter.form, method=steps.method), filter.records, steps.substeps, setup.roots)
     return setup._replace(filter=finer, unknowns=unknowns._replace(x=x.copy()))
 
 
@@ -225,25 +229,45 @@ def _spread(values: np.ndarray) -> np.ndarray:
 
 
 def _free_runs(
-    system: System, records: Sequence[TimeSeries], values: Mapping[str, float], x0: np.ndarray, substeps: int | Literal["auto"]
-) -> tuple[np.ndarray, int]:
-    """Size of each state in free runs at the guess, and the substeps they take."""
+    system: System,
+    records: Sequence[TimeSeries],
+    values: Mapping[str, float],
+    x0: np.ndarray,
+    substeps: int | Literal["auto"],
+    method: Method | Literal["auto"],
+) -> tuple[np.ndarray, RunSteps]:
+    """Size of each state in free runs at the guess, and how all of them are integrated."""
     params = {p: values[p] for p in system.params}
     starts = [dict(zip(system.states, map(float, start), strict=True)) for start in x0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SubstepWarning)  # a guess need not be a good model
-        runs = [simulate(system, r, params, x0=s, substeps=substeps) for r, s in zip(records, starts, strict=True)]
+        pairs = list(zip(records, starts, strict=True))
+        runs = [simulate(system, r, params, x0=s, substeps=substeps, method=method) for r, s in pairs]
+        if len({steps_of(run).method for run in runs}) > 1:  # one stiff record makes them all stiff
+            runs = [simulate(system, r, params, x0=s, substeps=substeps, method="implicit") for r, s in pairs]
     with np.errstate(all="ignore"):
         squares = np.concatenate([np.stack([labelled(run, s).values for s in system.states], axis=1) for run in runs]) ** 2
         size = np.sqrt(np.mean(squares, axis=0))
-    return np.where(np.isfinite(size) & (size > 0), size, 1.0), max(int(run.attrs["substeps"]) for run in runs)
+    return np.where(np.isfinite(size) & (size > 0), size, 1.0), max(map(steps_of, runs))
+
+
+def _method(predictor: Predictor) -> Method | Literal["auto"]:
+    """Integration method that a predictor asks for."""
+    return "auto" if isinstance(predictor, ProbabilisticKalman) else predictor.method
+
+
+def _given_steps(predictor: Predictor) -> RunSteps | None:
+    """How a predictor integrates, if it leaves nothing to be chosen; ``"auto"`` takes a given number of Runge-Kutta steps."""
+    if predictor.substeps == "auto":
+        return None
+    return RunSteps(predictor.substeps, "implicit" if _method(predictor) == "implicit" else "rk4")
 
 
 def _filter(
     system: System,
     predictor: Predictor,
     records: Sequence[TimeSeries],
-    substeps: int,
+    steps: RunSteps,
     process: Noise,
     noise: Noise,
     roots: np.ndarray,
@@ -251,10 +275,10 @@ def _filter(
     if isinstance(predictor, ProbabilisticKalman):
         if np.any(roots - roots * np.eye(roots.shape[1])):
             raise ValueError("P0 is not diagonal; a ProbabilisticKalman takes independent initial states.")
-        return ProbabilisticFilter(system, predictor.solver, records, substeps, np.sqrt(np.sum(roots**2, axis=2)))
+        return ProbabilisticFilter(system, predictor.solver, records, steps.substeps, np.sqrt(np.sum(roots**2, axis=2)))
     certain = process.zero and not roots.any()
-    form = KalmanForm(predictor.points if not certain else None, process.full, noise.full, certain)
-    return KalmanFilter(system, form, records, substeps, roots)
+    form = KalmanForm(predictor.points if not certain else None, process.full, noise.full, certain, steps.method)
+    return KalmanFilter(system, form, records, steps.substeps, roots)
 
 
 def _unknowns(

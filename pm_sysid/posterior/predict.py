@@ -20,9 +20,10 @@ from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.initial_state import initial_state
-from pm_sysid.solve.simulate import run_variables, simulate
+from pm_sysid.solve.run_substeps import RunSteps
+from pm_sysid.solve.simulate import run_variables, simulate, steps_of
 from pm_sysid.steps.derived import completed_sets
-from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
+from pm_sysid.steps.integrate import method_inputs, run_recurrence
 
 
 def predict(
@@ -131,7 +132,7 @@ def predict(
     picks = rng.integers(total, size=(max(len(data) - 1, 1), int(draws)))
     given = x0 if x0 is not None or (data.y is not None and data.output_matrix.shape[1] == len(system.outputs)) else 0.0
     start = np.array(initial_state(system, data, given, 0.0, hidden="zero")[0], dtype=float)
-    values = _new_draw_every_step(system, data, table, picks, start, int(few.attrs["substeps"]))
+    values = _new_draw_every_step(system, data, table, picks, start, steps_of(few))
     return xr.Dataset(run_variables(system, ("draw", "time"), values), {"time": data.t}, {**few.attrs, "every_step": 1})
 
 
@@ -143,7 +144,7 @@ def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: Any, substep
     if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
         raise ValueError(f"x0='fit' needs a record with the outputs {system.outputs}; it has {record.outputs or 'none'}.")
     sets = dict(zip(system.params, map(float, theta), strict=True))
-    steps = int(simulate(system, record[:FIRST], sets, substeps=substeps).attrs["substeps"])
+    steps = steps_of(simulate(system, record[:FIRST], sets, substeps=substeps))
     middle = {s: float(np.mean(v)) for s, v in given.items()}
     start = np.array(initial_state(system, record, middle or None, 0.0, hidden="zero")[0], dtype=float)
     free = np.array([s not in given for s in system.states])
@@ -152,11 +153,11 @@ def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: Any, substep
 
 
 def _new_draw_every_step(
-    system: Any, record: TimeSeries, table: np.ndarray, picks: np.ndarray, start: np.ndarray, substeps: int
+    system: Any, record: TimeSeries, table: np.ndarray, picks: np.ndarray, start: np.ndarray, steps: RunSteps
 ) -> np.ndarray:
     """Outputs and states (N, T, n) of runs whose parameters change after each sample: every interval is a record of two."""
-    inputs = rk4_inputs(record, substeps)
-    step = compiled_batch(rk4_recurrence(system), threads=1)  # the runs are short
+    inputs = method_inputs(record, *steps)
+    step = compiled_batch(run_recurrence(system, steps.method), threads=1)  # the runs are short
     table = completed_sets(system, table)
     first = np.concatenate([[0], np.cumsum(inputs.counts[1:])])
     state, edges = np.tile(start, (picks.shape[1], 1)), np.arange(3)
@@ -192,11 +193,10 @@ def predict_fitted(
         run = simulate(source.system, record, sets, x0={s: starts[:, r, i] for i, s in enumerate(source.system.states)})
         free = (stds[:, r] > 0).any(axis=0)
         if free.any():
-            middle, steps = starts[:, r].mean(axis=0), int(run.attrs["substeps"])
+            middle, steps = starts[:, r].mean(axis=0), steps_of(run)
             begin = np.where(free, fitted_start(source.system, record, theta.mean(axis=0), middle, steps, free), starts[:, r])
-            run = simulate(
-                source.system, record, sets, x0=dict(zip(source.system.states, begin.T, strict=True)), substeps=steps
-            )
+            given = dict(zip(source.system.states, begin.T, strict=True))
+            run = simulate(source.system, record, sets, x0=given, substeps=steps.substeps, method=steps.method)
         pairs.append((record, run))
     return pairs
 

@@ -27,7 +27,8 @@ from pm_sysid.solve.substeps import (
     settled_substeps,
     warn,
 )
-from pm_sysid.steps.rk4 import rk4_inputs, run_batch
+from pm_sysid.steps.integrate import run_batch
+from pm_sysid.steps.rk4 import rk4_inputs
 
 #: A log-likelihood may move by this much when the substeps are doubled.
 LOGLIK_TOLERANCE = 0.1

@@ -6,7 +6,8 @@ import numpy as np
 import scipy
 
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.steps.rk4 import rk4_inputs, run_batch
+from pm_sysid.solve.run_substeps import RunSteps
+from pm_sysid.steps.integrate import method_inputs, run_batch
 from pm_sysid.symbolic.system import System
 
 #: Samples that are looked at: the trace of the initial state in a stable system is gone after a few periods.
@@ -18,7 +19,7 @@ STEP = 1e-5
 
 
 def fitted_start(
-    system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, substeps: int, free: np.ndarray | None = None
+    system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, steps: RunSteps, free: np.ndarray | None = None
 ) -> np.ndarray:
     """Initial state by least squares over the first samples, each output weighted by its standard deviation.
 
@@ -30,8 +31,8 @@ def fitted_start(
         Parameters.
     start : ndarray, shape (n_x,)
         Where the search begins.
-    substeps : int
-        Runge-Kutta steps of a sampling interval.
+    steps : RunSteps
+        How to integrate.
     free : ndarray of bool, shape (n_x,), optional
         States that may move; by default all.
 
@@ -45,10 +46,10 @@ def fitted_start(
     seen, moving = np.isfinite(y), np.flatnonzero(np.ones(len(start), bool) if free is None else free)
     if not seen.any() or not moving.size:
         return start
-    inputs = rk4_inputs(first, substeps)
+    inputs = method_inputs(first, *steps)
 
     def runs(starts: np.ndarray) -> np.ndarray:
-        return run_batch(system, np.tile(theta, (len(starts), 1)), starts, inputs)
+        return run_batch(system, np.tile(theta, (len(starts), 1)), starts, inputs, method=steps.method)
 
     guess = runs(start[None])[0]
     if not np.isfinite(guess).all():

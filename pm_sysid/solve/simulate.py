@@ -15,10 +15,10 @@ from pm_sysid.compat import MissingInputError
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_params, check_records, check_system, spread_numbers, vector
 from pm_sysid.solve.initial_state import initial_state
-from pm_sysid.solve.run_substeps import run_substeps
+from pm_sysid.solve.run_substeps import RunSteps, all_runs, checked_method, run_substeps
 from pm_sysid.solve.substeps import checked_substeps, evaluate_at_initial_point
 from pm_sysid.steps.derived import completed
-from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence, run_batch
+from pm_sysid.steps.integrate import INTEGRATORS, Method, method_inputs, run_recurrence
 from pm_sysid.symbolic.system import System
 
 
@@ -29,9 +29,10 @@ def simulate(
     *,
     x0: Any = None,
     substeps: int | Literal["auto"] = "auto",
+    method: Literal["auto", "rk4", "implicit"] = "auto",
     distance: Literal["nmse"] | None = None,
 ) -> Any:
-    """Free run of a system on the input of a record, by the classical Runge-Kutta method.
+    """Free run of a system on the input of a record, by the classical Runge-Kutta method or an implicit one.
 
     Parameters
     ----------
@@ -48,8 +49,12 @@ def simulate(
         Initial state; entries may be arrays of draws too. By default read off the first samples of ``y`` where an output
         shows the state, and zero elsewhere.
     substeps : int or "auto", default "auto"
-        Runge-Kutta steps in each sampling interval. ``"auto"`` doubles them until the outputs of the first, middle and
+        Steps in each sampling interval. ``"auto"`` doubles them until the outputs of the first, middle and
         last parameter set move by less than 1e-4 of their root mean square; a number is obeyed and checked.
+    method : {"auto", "rk4", "implicit"}, default "auto"
+        ``"rk4"`` is the classical Runge-Kutta method, ``"implicit"`` the Rosenbrock method Rodas5P for stiff equations, of
+        order five and L-stable. ``"auto"`` takes the first, and the second where no number of Runge-Kutta steps is enough (or
+        the number given lets the runs diverge) and the system is stiff; the log and ``attrs["integrator"]`` say so.
     distance : "nmse", optional
         Return only how far each run is from ``data.y`` (see :func:`nmse`), summed up along the way: no run is stored, so
         that millions of parameter sets can be compared with a long record.
@@ -66,6 +71,11 @@ def simulate(
     ------
     ValueError, TypeError
         For unknown or missing parameters, arrays of different shapes, a record that does not fit the system.
+
+    Warns
+    -----
+    SubstepWarning
+        Where the steps are too coarse, or a run is not finite: which state, from when on, at which parameters, and what to do.
 
     Notes
     -----
@@ -93,7 +103,7 @@ def simulate(
     (record,) = check_records(system, data, need_y=distance is not None)
     if "time" in (*system.states, *system.outputs):
         raise ValueError("a state or output is named 'time', which is the dimension of the result; rename it.")
-    substeps = checked_substeps(substeps)
+    substeps, method = checked_substeps(substeps), checked_method(method)
     if isinstance(x0, list | tuple) and len(x0) == len(system.states):
         x0 = dict(zip(system.states, x0, strict=True))
     if isinstance(params, xr.Dataset | xr.DataTree):
@@ -105,21 +115,24 @@ def simulate(
     if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
         if distance is not None:
             raise ValueError(f"distance={distance!r} needs numbers for params and x0; write it out for PyTensor variables.")
-        return _symbolic(system, record, params, x0, substeps)
+        return _symbolic(system, record, params, x0, substeps, method)
     theta, start, dims, coords = _draws(system, record, params, x0)
-    chosen = run_substeps(system, record, theta, start, substeps)
-    inputs = rk4_inputs(record, chosen)
-    attributes = {"substeps": chosen, "integrator": "RK4"}
-    if distance is not None:
-        squares = run_batch(system, theta, start, inputs, y=record.output_matrix)[:, 0]
-        measured = record.output_matrix
+    measured = None if distance is None else record.output_matrix
+    values, steps = all_runs(system, record, theta, start, substeps, method, measured)
+    attributes = {"substeps": steps.substeps, "integrator": INTEGRATORS[steps.method]}
+    if measured is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            values = 100 * squares / np.sum(~np.isnan(measured), axis=0) / np.nanvar(measured, axis=0)
+            values = 100 * values[:, 0] / np.sum(~np.isnan(measured), axis=0) / np.nanvar(measured, axis=0)
         values = values.reshape(*dims.values(), len(system.outputs))
         return xr.Dataset(system.outputs.variables(tuple(dims), values), coords, attributes)
-    values = run_batch(system, theta, start, inputs)
     values = values.reshape(*dims.values(), len(record), values.shape[-1])
     return xr.Dataset(run_variables(system, (*dims, "time"), values), {**coords, "time": record.t}, attributes)
+
+
+def steps_of(run: xr.Dataset) -> RunSteps:
+    """How the runs that :func:`simulate` returned were integrated."""
+    (method,) = (m for m, name in INTEGRATORS.items() if name == run.attrs["integrator"])
+    return RunSteps(int(run.attrs["substeps"]), method)
 
 
 def run_variables(system: System, dims: Sequence[str], values: np.ndarray) -> dict[str, Any]:
@@ -181,7 +194,14 @@ def _is_array(value: Any) -> bool:
     return not isinstance(value, Variable) and np.ndim(value) > 0
 
 
-def _symbolic(system: System, record: TimeSeries, params: Mapping[str, Any], x0: Any, substeps: int | Literal["auto"]) -> Any:
+def _symbolic(
+    system: System,
+    record: TimeSeries,
+    params: Mapping[str, Any],
+    x0: Any,
+    substeps: int | Literal["auto"],
+    method: Method | Literal["auto"],
+) -> Any:
     """Differentiable outputs of one parameter set."""
     theta = vector(check_params(system, params))
     has_y = record.y is not None and record.output_matrix.shape[1] == len(system.outputs)
@@ -190,16 +210,16 @@ def _symbolic(system: System, record: TimeSeries, params: Mapping[str, Any], x0:
     try:
         model: Model | None = Model.get_context(error_if_none=False)
         values = evaluate_at_initial_point([theta, start], model)
-        chosen = run_substeps(system, record, values[0][None], values[1][None], substeps)
+        steps = run_substeps(system, record, values[0][None], values[1][None], substeps, method)
     except MissingInputError as error:
         if substeps == "auto":
             raise ValueError(
                 "substeps='auto' needs values to judge the step at, and a variable among params or x0 has none here; give a "
                 "number of substeps, or call simulate inside the model that has the variable."
             ) from error
-        chosen = substeps
-    inputs = rk4_inputs(record, chosen)
-    outputs, _ = rk4_recurrence(system)(completed(system, theta), start[None], inputs.counts, inputs.substeps, inputs.samples)
+        steps = RunSteps(substeps, "rk4" if method == "auto" else method)
+    inputs, recurrence = method_inputs(record, *steps), run_recurrence(system, steps.method)
+    outputs, _ = recurrence(completed(system, theta), start[None], inputs.counts, inputs.substeps, inputs.samples)
     n_y = len(system.outputs)
     flat = n_y == 1 and (record.y is None or record.y.ndim == 1)
     return outputs[:, 0] if flat else outputs[:, :n_y]

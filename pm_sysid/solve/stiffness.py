@@ -63,7 +63,10 @@ def fastest_decay(system: System, record: TimeSeries, theta: np.ndarray, start: 
             return values(system.f, t, x, i)
 
         def change(t: float, x: np.ndarray, i: int = i) -> np.ndarray:
-            return values(rates, t, x, i).reshape(n, n)
+            nonlocal fastest
+            partial = values(rates, t, x, i).reshape(n, n)
+            fastest = max(fastest, float(-np.linalg.eigvals(partial).real.min()))
+            return partial
 
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -72,7 +75,7 @@ def fastest_decay(system: System, record: TimeSeries, theta: np.ndarray, start: 
                 if not run.success or not np.all(np.isfinite(run.y)):
                     return None
                 for t, state in zip(run.t, run.y.T, strict=True):
-                    fastest = max(fastest, float(-np.linalg.eigvals(change(t, state)).real.min()))
+                    change(t, state)
         except _TooMany:
             return fastest or None
         except (ValueError, np.linalg.LinAlgError):  # not a number

@@ -111,6 +111,15 @@ def settled_substeps(criterion: Criterion, substeps: int | Literal["auto"], firs
         if not change < criterion.tolerance:
             warn(criterion.too_coarse(substeps, change))
         return substeps, change
+    found, change = fewest_substeps(criterion, first)
+    if found is not None:
+        return found, change
+    warn(criterion.unsettled(change))
+    return max(first, criterion.otherwise), change
+
+
+def fewest_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, float]:
+    """The fewest of ``first``, twice, four times ... it that will do, and what still changes there; None if none will do."""
     values: dict[int, Any] = {}
 
     def changed(n: int, factor: int) -> float:
@@ -127,11 +136,9 @@ def settled_substeps(criterion: Criterion, substeps: int | Literal["auto"], firs
             _log.info("%ssubsteps='auto' chose %d %s a sample%s.", criterion.who, n, criterion.steps, criterion.reached(change))
             return n, change
         if 2 * n > MOST:
-            break
+            return None, change
         values.pop(n)
         n *= 2
-    warn(criterion.unsettled(change))
-    return max(first, criterion.otherwise), change
 
 
 def warn(text: str) -> None:

@@ -18,7 +18,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.recurrence.forward_mode import inline, jvp
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.ek import FLOOR
-from pm_sysid.steps.rk4 import rk4_recurrence
+from pm_sysid.steps.integrate import Method, run_recurrence
 from pm_sysid.steps.square_root import Matrix, Vector, correct, triangularise
 from pm_sysid.symbolic.scalars import Scalar, add, div, dot, mul, sqrt, sub, substitute, switch, symbol, symbols, untraced
 from pm_sysid.symbolic.system import System
@@ -32,13 +32,14 @@ class KalmanForm:
 
     ``sigma`` holds (alpha, beta, kappa) of sigma points, or None for linearisation. A noise root is diagonal unless
     ``full_process`` or ``full_noise``. ``certain``: neither a start nor a process has noise, so that there is no covariance
-    to carry, and the predictor is the free run.
+    to carry, and the predictor is the free run. ``method`` takes the steps between samples.
     """
 
     sigma: tuple[float, float, float] | None = None
     full_process: bool = False
     full_noise: bool = False
     certain: bool = False
+    method: Method = "rk4"
 
 
 @dataclass(frozen=True)
@@ -206,9 +207,9 @@ class KalmanSteps:
         return Phase.build([], self.params, [*x, *entries], self.pack(list(x), root))
 
     def substep(self) -> Phase:
-        """Take a Runge-Kutta step with the mean and, along its exact derivative, the columns of the root; or with points."""
+        """Take a step with the mean and, along its exact derivative, the columns of the root; or with points."""
         x, p = self.system.x, self.system.p
-        step = rk4_recurrence(self.system).substep
+        step = run_recurrence(self.system, self.form.method).substep
         inputs = symbols("input", step.n_inputs)
         carry: list[Variable] = [*x, *symbols("carry", self.n_carry - self.n)]
         states = [carry[i : i + self.n] for i in range(0, self.n_carry, self.n)]

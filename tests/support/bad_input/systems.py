@@ -81,9 +81,11 @@ ENTRIES: dict[str, Entry] = {
     ),
     "EK0": Entry(solved_by(sid.EK0), {"order": 2, "diffusion": "mle", "covariance": "auto"}),
     "EK1": Entry(solved_by(sid.EK1), {"order": 2, "diffusion": 1.0, "covariance": "auto"}),
-    "ExtendedKalman": Entry(sid.ExtendedKalman, {"Q": 0.0, "R": 1.0, "substeps": 2}, printed),
+    "ExtendedKalman": Entry(sid.ExtendedKalman, {"Q": 0.0, "R": 1.0, "substeps": 2, "method": "rk4"}, printed),
     "UnscentedKalman": Entry(
-        sid.UnscentedKalman, {"Q": 0.1, "R": 1.0, "substeps": 2, "alpha": 1.0, "beta": 0.0, "kappa": 0.0}, printed
+        sid.UnscentedKalman,
+        {"Q": 0.1, "R": 1.0, "substeps": 2, "method": "rk4", "alpha": 1.0, "beta": 0.0, "kappa": 0.0},
+        printed,
     ),
     "ProbabilisticKalman": Entry(sid.ProbabilisticKalman, {"solver": sid.EK1(order=2), "R": 1.0, "substeps": 2}, printed),
     "ODEFilter": Entry(
@@ -111,6 +113,7 @@ ENTRIES: dict[str, Entry] = {
             "noise": None,
             "x0": START,
             "substeps": 1,
+            "method": "auto",
             "distance": "nmse",
             "epsilon": 1.0,
         },
@@ -125,7 +128,7 @@ ENTRIES: dict[str, Entry] = {
     "set_data": Entry(exchange, {"new_data": {"y": ONE}, "model": MODEL}, names={"new_data": ("data", "ODEFilter")}),
     "simulate": Entry(
         sid.simulate,
-        {"system": DUFFING, "data": ONE, "params": PARAMS, "x0": START, "substeps": 1, "distance": None},
+        {"system": DUFFING, "data": ONE, "params": PARAMS, "x0": START, "substeps": 1, "method": "auto", "distance": None},
         finite,
     ),
     "duffing": Entry(M.duffing, {"offset": False, "observe": "displacement"}),

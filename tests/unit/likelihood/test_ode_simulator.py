@@ -337,3 +337,23 @@ def test_substeps_are_judged_by_the_prior(caplog: pytest.LogCaptureFixture) -> N
     chosen = int(caplog.text.split("substeps='auto' chose ")[1].split()[0])
     assert chosen > 1
     build(stiff, substeps=chosen)  # without a warning
+
+
+def test_a_stiff_prior_makes_steps_implicit(caplog: pytest.LogCaptureFixture) -> None:
+    """Rates over eight decades: no run is lost, and their distances are those of exact solutions."""
+    system = sid.System(
+        lambda t, x, u, p: (-p.fast * x.a, p.fast * x.a - p.slow * x.b),
+        states=("a", "b"),
+        params=("fast", "slow"),
+        observe=lambda t, x, dx, u, p: x.b,
+    )
+    t = np.arange(10.0)
+    data = sid.TimeSeries(t, None, np.exp(-0.1 * t))
+    with pm.Model() as model, caplog.at_level("INFO", "pm_sysid"):
+        rates = {"fast": pm.LogNormal("fast", np.log(1e3), 3.0), "slow": pm.LogNormal("slow", np.log(0.1), 0.1)}
+        sid.ODESimulator("y", system, data, rates, x0=[1.0, 0.0])
+    assert "the system is stiff at some prior draws" in caplog.text
+    fast, slow = np.array([1e1, 1e4, 1e7]), np.full(3, 0.1)
+    distances = batch_distance(model)({"fast": fast, "slow": slow}, 0)
+    exact = fast[:, None] / (fast - slow)[:, None] * (np.exp(-slow[:, None] * t) - np.exp(-fast[:, None] * t))
+    np.testing.assert_allclose(distances, 100 * np.mean((exact - data.y) ** 2, axis=1) / np.var(data.y), rtol=1e-3)

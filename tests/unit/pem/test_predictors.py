@@ -226,3 +226,21 @@ def test_compiled_code_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     for got, want in zip(s.filter.run(*arguments), (values, rates), strict=True):  # type: ignore[arg-type]
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10)
+
+
+def test_a_stiff_system_is_fitted_with_implicit_steps() -> None:
+    """Both rates of a fast-slow network, from a wrong guess, without and with a covariance that implicit steps carry."""
+    system = sid.System(
+        lambda t, x, u, p: (-p.fast * (x.a - u.s), p.slow * (x.a - x.b)),
+        states=("a", "b"),
+        inputs=("s",),
+        params=("fast", "slow"),
+        observe=lambda t, x, dx, u, p: (x.a, x.b),
+    )
+    data = sid.TimeSeries(0.5 * np.arange(60), np.sign(np.sin(0.4 * np.arange(60))), None, intersample="foh")
+    run = sid.simulate(system, data, {"fast": 40.0, "slow": 0.3}, x0=0.0, substeps=16, method="implicit")
+    y = np.stack([run["y1"], run["y2"]], axis=1) + 1e-3 * np.random.default_rng(0).normal(size=(60, 2))
+    for predictor in (sid.ExtendedKalman(), sid.ExtendedKalman(Q={"b": 1e-3}, R={"y1": 1e-3, "y2": 1e-3}, method="implicit")):
+        fit = sid.fit_pem(system, data.replace(y=y), {"fast": 200.0, "slow": 0.6}, predictor=predictor, x0=0.0)
+        assert fit.setup.filter.form.method == "implicit"  # type: ignore[union-attr]
+        assert fit.p["fast"] == pytest.approx(40.0, rel=0.03) and fit.p["slow"] == pytest.approx(0.3, rel=0.01)

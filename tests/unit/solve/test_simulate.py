@@ -314,15 +314,18 @@ def test_what_no_step_resolves_is_said() -> None:
 def test_divergence_gives_no_numbers_and_no_exception() -> None:
     explosive = System(lambda t, x, u, p: p.a * x.z**3, states=("z",), params=("a",), observe=lambda t, x, dx, u, p: x.z)
     data = TimeSeries(np.arange(30) * 0.1)
-    with pytest.warns(SubstepWarning, match=r"not finite from sample 3 \(t = 0.2\) on: the solution leaves all bounds"):
+    with pytest.warns(SubstepWarning, match=r"not finite from sample 3 \(t = 0.2\) on at a = 5: the solution leaves"):
         assert not np.isfinite(simulate(explosive, data, dict(a=5.0), x0=1.0)["y"][-1])
-    run = simulate(explosive, data, dict(a=np.array([-1.0, 5.0, -2.0])), x0=1.0)
+    lost = r"index 1, the state 'z' is not finite from sample 4 \(t = 0.3\) on at a = 5\. .*implicit"
+    with pytest.warns(SubstepWarning, match=rf"1 of 3 runs are not finite .* {lost}"):
+        run = simulate(explosive, data, dict(a=np.array([-1.0, 5.0, -2.0])), x0=1.0)
     assert np.all(np.isfinite(run["y"][[0, 2]])) and not np.isfinite(run["y"][1, -1])
     np.testing.assert_allclose(run["y"][2], 1 / np.sqrt(1 + 4 * data.t), rtol=1e-4)
 
 
 def test_a_draw_that_is_not_a_number_spoils_only_itself() -> None:
-    run = simulate(DUFFING, record(), PARAMS | dict(k=np.array([4.0, np.nan])), x0=X0)
+    with pytest.warns(SubstepWarning, match=r"1 of 2 runs are not finite .* index 1, .* k = nan"):
+        run = simulate(DUFFING, record(), PARAMS | dict(k=np.array([4.0, np.nan])), x0=X0)
     assert np.all(np.isfinite(run["y"][0])) and np.all(np.isnan(run["y"][1, 1:]))
 
 
@@ -363,7 +366,8 @@ def test_distance_is_that_of_the_runs_and_infinite_where_one_diverges() -> None:
     draws = {k: v * np.exp(0.1 * rng.normal(size=(2, 3))) for k, v in dict(m=1.0, c=0.5, k=30.0, k3=10.0).items()}
     draws["c"][1, 1] = -1e6
     params = {k: xr.DataArray(v, dims=("chain", "draw")) for k, v in draws.items()}
-    runs = simulate(system, record, params, x0=0.0, substeps=4)
+    with pytest.warns(SubstepWarning, match=r"1 of 6 runs are not finite"):
+        runs = simulate(system, record, params, x0=0.0, substeps=4)
     distance = simulate(system, record, params, x0=0.0, substeps=4, distance="nmse")
     assert distance["y"].dims == ("chain", "draw") and "time" not in distance.dims
     expected = nmse(record.y, runs["y"].values)
@@ -392,21 +396,84 @@ NETWORK = System(
 )
 
 
-@pytest.mark.parametrize("substeps, said", [("auto", "'auto': with 64 substeps"), (3, "substeps=3:")])
-def test_a_stiff_system_is_called_stiff(substeps, said) -> None:
+def network(data: TimeSeries, fast: float, slow: float) -> np.ndarray:
+    return fast / (fast - slow) * (np.exp(-slow * (data.t - data.t[0])) - np.exp(-fast * (data.t - data.t[0])))
+
+
+@pytest.mark.parametrize("substeps, said", [("auto", "'auto': with 64"), (3, "substeps=3:")])
+def test_a_stiff_system_is_called_stiff(substeps: Any, said: str) -> None:
     """At one and at two steps the run is lost; that is no agreement."""
     data, params = TimeSeries(np.arange(12.0)), dict(fast=1e5, slow=1e-5)
-    message = rf"{said}.* not finite from sample \d+ .*: the system is stiff. .* 1e\+05 per .* at least 43\d\d\d Runge-Kutta"
+    what = r"the state 'a' is not finite from sample \d+ .* at fast = 100000, slow = 1e-05"
+    message = rf"{said}.*{what}: the system is stiff. .* 1e\+05 per .* at least 43\d\d\d Runge-Kutta.* method='implicit'"
     with pytest.warns(SubstepWarning, match=message):
-        run = simulate(NETWORK, data, params, x0=[1.0, 0.0], substeps=substeps)
+        run = simulate(NETWORK, data, params, x0=[1.0, 0.0], substeps=substeps, method="rk4")
     assert not np.isfinite(run["y"][-1])
 
 
 def test_the_number_of_steps_that_is_named_for_a_stiff_system_will_do() -> None:
     data, params = TimeSeries(np.arange(12.0)), dict(fast=300.0, slow=0.1)
     with pytest.warns(SubstepWarning, match="stiff") as caught:
-        simulate(NETWORK, data, params, x0=[1.0, 0.0])
-    named = int(str(caught[0].message).split("Give substeps=")[1].split()[0])
-    run = simulate(NETWORK, data, params, x0=[1.0, 0.0], substeps=2 * named)
-    exact = 300 / 299.9 * (np.exp(-0.1 * data.t) - np.exp(-300 * data.t))
-    np.testing.assert_allclose(run["y"], exact, rtol=2e-4, atol=1e-5)
+        simulate(NETWORK, data, params, x0=[1.0, 0.0], method="rk4")
+    named = int(str(caught[0].message).split("substeps=")[2].split()[0])
+    run = simulate(NETWORK, data, params, x0=[1.0, 0.0], substeps=2 * named, method="rk4")
+    np.testing.assert_allclose(run["y"], network(data, 300.0, 0.1), rtol=2e-4, atol=1e-5)
+
+
+# -- implicit steps ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("substeps", ["auto", 3])
+def test_implicit_steps_are_chosen_where_the_system_is_stiff(substeps: Any, caplog: pytest.LogCaptureFixture) -> None:
+    data = TimeSeries(np.arange(12.0))
+    with caplog.at_level(logging.INFO, "pm_sysid"):
+        run = simulate(NETWORK, data, dict(fast=1e5, slow=1e-2), x0=[1.0, 0.0], substeps=substeps)
+    assert run.attrs["integrator"] == "Rodas5P"
+    assert "the system is stiff (its fastest decay, 1e+05 per unit of time" in caplog.text
+    np.testing.assert_allclose(run["y"], network(data, 1e5, 1e-2), rtol=1e-4, atol=1e-6)
+
+
+def test_a_stiff_draw_among_others_makes_all_steps_implicit() -> None:
+    """The draws at which steps are chosen (first, middle, last) are not stiff."""
+    data, fast = TimeSeries(np.arange(12.0)), np.array([1.0, 1e6, 2.0, 3.0, 4.0])
+    run = simulate(NETWORK, data, dict(fast=fast, slow=0.1), x0=[1.0, 0.0])
+    assert run.attrs["integrator"] == "Rodas5P"
+    expected = np.stack([network(data, f, 0.1) for f in fast])
+    np.testing.assert_allclose(run["y"], expected, rtol=1e-4, atol=1e-6)
+    error = simulate(NETWORK, data.replace(y=np.arange(12.0)), dict(fast=fast, slow=0.1), x0=[1.0, 0.0], distance="nmse")
+    assert np.isfinite(error["y"]).all() and error.attrs["integrator"] == "Rodas5P"
+
+
+def test_systems_that_are_not_stiff_take_runge_kutta_steps() -> None:
+    run = simulate(DUFFING, record(), PARAMS, x0=X0)
+    assert run.attrs["integrator"] == "RK4"
+    np.testing.assert_array_equal(run["z"], simulate(DUFFING, record(), PARAMS, x0=X0, method="rk4")["z"])
+
+
+@pytest.mark.parametrize("intersample", ["zoh", "foh", "bl"])
+def test_implicit_states_equal_those_of_an_adaptive_integrator(intersample: str) -> None:
+    data = record(intersample, uneven=intersample == "foh")
+    run = simulate(DUFFING, data, PARAMS, x0=X0, substeps=32, method="implicit")
+    expected = by_scipy(data, PARAMS, [0.5, -0.3])
+    np.testing.assert_allclose(run["z"], expected[:, 0], atol=1e-8)
+    np.testing.assert_allclose(run["v"], expected[:, 1], atol=1e-8)
+
+
+def test_gradient_through_implicit_steps() -> None:
+    """Of a weighted sum of the second species, by the rates and the start, against the derivative of the exact solution."""
+    data, values = TimeSeries(np.arange(12.0)), [pt.dscalar(n) for n in ("fast", "slow", "a0")]
+    params = dict(zip(("fast", "slow"), values, strict=False))
+    outputs = simulate(NETWORK, data, params, x0=[values[2], 0.0], substeps=4, method="implicit")
+    weights = np.cos(np.arange(12.0))
+    gradient = pytensor.function(values, pytensor.grad(pt.dot(weights, outputs), values))
+    a, b, s = pt.dscalars("a", "b", "s")
+    exact = s * a / (a - b) * (pt.exp(-b * data.t) - pt.exp(-a * data.t))
+    expected = pytensor.function([a, b, s], pytensor.grad(pt.dot(weights, exact), [a, b, s]))
+    at = (1e4, 0.1, 2.0)
+    np.testing.assert_allclose(gradient(*at), expected(*at), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["bdf", None, 3])
+def test_unknown_methods_are_refused(method: Any) -> None:
+    with pytest.raises(ValueError, match=r"method is .*; give 'rk4', 'implicit' .* or 'auto'"):
+        simulate(DUFFING, record(), PARAMS, x0=X0, method=method)

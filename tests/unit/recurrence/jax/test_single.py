@@ -43,6 +43,7 @@ from pm_sysid.solve.filter_graph import Problem  # noqa: E402
 from pm_sysid.solve.options import EK0, EK1  # noqa: E402
 from pm_sysid.solve.simulate import simulate  # noqa: E402
 from pm_sysid.steps.ek import filter_recurrence  # noqa: E402
+from pm_sysid.steps.integrate import method_inputs, run_recurrence  # noqa: E402
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence  # noqa: E402
 from pm_sysid.symbolic.scalars import add, as_variable, mul, symbols  # noqa: E402
 from pm_sysid.symbolic.system import System  # noqa: E402
@@ -474,3 +475,11 @@ def test_simulator_equals_the_interpreted_one() -> None:
     inputs = rk4_inputs(data, 3)
     arrays = (np.array(list(params.values())), np.full((1, 3), 0.1), inputs.counts, inputs.substeps, inputs.samples)
     assert_same(Case(rk4_recurrence(system), arrays), rtol=1e-11)
+
+
+def test_implicit_simulator_equals_the_interpreted_one() -> None:
+    system, params, *_ = SYSTEMS["bouc_wen"]
+    data = record(system, 6, "foh").replace(y=None)
+    inputs = method_inputs(data, 2, "implicit")
+    arrays = (np.array(list(params.values())), np.full((1, 3), 0.1), inputs.counts, inputs.substeps, inputs.samples)
+    assert_same(Case(run_recurrence(system, "implicit"), arrays), rtol=1e-11)
