@@ -39,7 +39,7 @@ myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
-nb_execution_timeout = 600
+nb_execution_timeout = 1800  # of a cell, beside other work on the machine
 nb_execution_show_tb = True  # a cell that fails is a warning, and so an error with -W
 nb_merge_streams = True
 suppress_warnings = ["myst-nb.lexer"]  # without execution (-D nb_execution_mode=off) scripts do not say their language

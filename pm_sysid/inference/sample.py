@@ -25,7 +25,7 @@ from pm_sysid.likelihood.mode import Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
 from pm_sysid.progress import compiling, progress_bar
-from pm_sysid.sampling.smc.around_mode import sample_around_mode
+from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
 from pm_sysid.sampling.smc.sample_ibis import sample_ibis
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 
@@ -39,10 +39,8 @@ POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 SECOND_MODE = 1e-4
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 2
-#: Most unknowns with which independent proposals take the place of NUTS; effective share of the proposals and Pareto shape of
-#: their weights within which they are believed. Both are narrower than in sequential sampling: proposals that begin at a mode
-#: have seen nothing of the posterior before, and may miss a long tail (of the logarithm of a damping that may be zero, say).
-FEW_UNKNOWNS, GOOD_PROPOSALS, EVEN = 20, 0.3, 0.5
+#: Most unknowns with which independent proposals take the place of NUTS.
+FEW_UNKNOWNS = 20
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
 
@@ -67,7 +65,8 @@ def sample(
     curvature there follow the draws:
 
     - of a model with ODE filters and up to 20 unknowns by independent proposals, mixtures of t distributions fitted to weighted
-      draws, if they fit. They need no gradients, run in batches, and give the evidence;
+      draws. Where they fit poorly, the draws walk until they have forgotten where they were. No gradients are needed, all runs
+      in batches, and there is an evidence;
     - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
     - where there are several modes, constraints (potentials) or no single clear maximum, by :func:`sample_ibis`, and likewise
       where the chains of NUTS do not mix.
@@ -302,11 +301,10 @@ class _Run:
             reasons.append(doubt)
         if method == "independent":
             last = final(stages(idata))
-            fit, shape, walks = (float(v) for v in (last["proposal_ess"].min(), last["pareto_k"].max(), last["walks"].max()))
-            if fit < GOOD_PROPOSALS or shape > EVEN or walks > 0:
+            fit, shape = float(last["proposal_ess"].min()), float(last["pareto_k"].max())
+            if (fit < GOOD_PROPOSALS or shape > EVEN) and np.any(last["walks"].values == 0):
                 reasons.append(
-                    f"Independent proposals do not fit the posterior: {100 * fit:.0f} % of them count, Pareto k {shape:.2f}"
-                    f"{', and particles had to walk' if walks else ''}."
+                    f"Independent proposals do not fit the posterior: {100 * fit:.0f} % of them count, Pareto k {shape:.2f}."
                 )
         return reasons
 

@@ -55,8 +55,8 @@ from pm_sysid.recurrence.run import native
 
 #: Operations on whole arrays, besides the recurrences.
 WHOLE = (
-    AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, DimShuffle, Dot, ExtractDiag, Eye, IncSubtensor, Join, MakeVector, Reshape,
-    ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor, TensorFromScalar,
+    AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, DimShuffle, Dot, ExtractDiag, Eye,
+    IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor, TensorFromScalar,
 )  # fmt: skip
 #: Name of the rewrite below, which only :func:`compiled` asks for.
 KERNELS = "pm_sysid_kernels"

@@ -450,7 +450,8 @@ READ = {
 }
 OPERATIONS = (
     "AdvancedIncSubtensor AdvancedSubtensor Alloc AllocDiag ARange Blockwise CAReduce CumOp DimShuffle Dot Elemwise "
-    "ExtractDiag Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor Shape Shape_i SpecifyShape Split Subtensor Sum TensorFromScalar"
+    "ExtractDiag Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor Shape Shape_i SpecifyShape Split Subtensor Sum "
+    "TensorFromScalar"
 ).split()
 
 

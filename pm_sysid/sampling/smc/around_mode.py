@@ -17,10 +17,12 @@ import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
 from pm_sysid.likelihood.target import Progress, Target
+from pm_sysid.sampling.smc.algorithm import Sequential
 from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
 from pm_sysid.sampling.smc.moves import Moves, differences
-from pm_sysid.sampling.smc.proposals import Mixture
+from pm_sysid.sampling.smc.particle_state import SequentialState
+from pm_sysid.sampling.smc.proposals import Mixture, moments
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 from pm_sysid.sampling.smc.stages import stages
 
@@ -29,8 +31,9 @@ from pm_sysid.sampling.smc.stages import stages
 UNCERTAIN, WORSE, TINY = 0.05, 0.2, 1e-300
 #: Degrees of freedom of the first proposals.
 FREEDOM = 3.0
-#: Weighted draws of a round, most rounds, and the effective share of the draws with which they end.
-CLOUD, ROUNDS, ENOUGH = 4000, 6, 0.4
+#: Weighted draws of a round, most rounds, the effective share of the draws with which they end if it comes twice in a row, and
+#: the difference of the two evidences in standard errors that is none.
+CLOUD, ROUNDS, ENOUGH, AGREE = 4000, 16, 0.4, 2.0
 #: Widths of the first proposals beside that of the mode, evenly from there to the prior's; shares of those with all unknowns
 #: wider together, and with each alone; and how much wider than at the mode the widest are at least.
 WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
@@ -40,8 +43,15 @@ PRIOR_DRAWS, QUANTILE = 2000, 3.0
 WALKERS, STEPS, WALKS, LONGEST = 1000, 20, 3, 100.0
 #: Chances by all unknowns together: of a false alarm, and below which they walk on.
 CHANCE, SUSPICIOUS = 1e-3, 0.5
-#: Independent moves of each draw, and most steps along differences.
-MOVES, FEW_WALKS = 8, 5
+#: Independent moves of each draw. Effective share of the proposals and Pareto shape of their weights within which these moves
+#: are enough: narrower than in sequential sampling, since proposals that begin at a mode have seen nothing else of it before.
+MOVES, GOOD_PROPOSALS, EVEN = 8, 0.3, 0.5
+#: Acceptance below which draws walk, so that they always do.
+ALWAYS = 1.1
+#: Fewest and most times that draws walk and proposals are fitted to them again, and the change in standard errors that lets
+#: them walk on.
+LEAST_WALKED, MOST_WALKED, DRIFTING = 2, 10, 3.0
+STILL_SPREADING = "The draws still spread after many walks: the posterior is thin and curved, and a part of it may be missing."
 #: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
 FOLLOWED = 20
 
@@ -60,7 +70,8 @@ def sample_around_mode(
 
     Each chain begins with draws of t distributions with the curvature of the mode and with up to the width of the prior,
     weights them, fits a mixture of t distributions and draws again, until the weights are even. The rest is the last stage of
-    :func:`sample_ibis`: Markov chains over fresh proposals, and the evidence. All of it runs in batches without gradients.
+    :func:`sample_ibis`: Markov chains over fresh proposals, and the evidence. Where the proposals fit poorly, the draws walk
+    along differences between them until they have forgotten where they were. All of it runs in batches without gradients.
     In the end a thousand of the draws walk twenty steps, long ones among them, which leaves the posterior as it is: where more
     of them than chance allows come to lie beyond all draws, or a marginal changes, the proposals have missed a tail.
 
@@ -80,26 +91,29 @@ def sample_around_mode(
     -------
     xarray.DataTree
         As :func:`sample_ibis` returns it, with one stage. It is to be believed where the proposals fit (``proposal_ess``,
-        ``pareto_k``), the chains agree, walking has found nothing (else :func:`log_evidence` has a doubt), and the mode has
-        the posterior's whole mass.
+        ``pareto_k``) or the draws have walked (``walks``), the chains agree, the last walk has found nothing (else
+        :func:`log_evidence` has a doubt), and the mode has the posterior's whole mass.
 
     Notes
     -----
     Source: Cappé, Guillin, Marin and Robert (2004), Population Monte Carlo, Journal of Computational and Graphical Statistics
     13, 907-929.
     """
-    # Every draw makes moves of its own, so that it depends on few others. Where proposals do not fit, particles walk: a few
-    # steps only, since the result is not to be believed in any case.
-    moves = Moves("plain", steps=MOVES, most_walks=FEW_WALKS)
+    # Every draw makes moves of its own, so that it depends on few others. Where proposals do not fit, all draws walk.
+    moves = Moves("plain", steps=MOVES)
+    walking = replace(moves, min_acceptance=ALWAYS)
     kernel = IBIS(draws, model=model, random_seed=random_seed, moves=moves)
     target = kernel.sequential.target
-    finished = []
+    finished, spreading = [], False
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
-        cloud = _cloud(target, point, covariance, rng)
+        cloud, fits = _cloud(target, point, covariance, rng)
         in_units: Any = cloud.units
-        sequential = replace(kernel.sequential, target=in_units)
+        sequential = replace(kernel.sequential, target=in_units, moves=moves if fits else walking)
         kernel.state = sequential.rejoin(cloud.z, cloud.log_weights, rng)
+        if not fits:
+            kernel.state, spreads = walked(sequential, kernel.state, rng)
+            spreading |= spreads
         row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
         finished.append(FinishedChain(cloud.units.unconstrained(kernel.state.particles.x), [row]))
     idata: xr.DataTree = pm.sample_smc(
@@ -113,9 +127,39 @@ def sample_around_mode(
         compute_convergence_checks=False,
     )
     statistics = stages(idata)
-    statistics.attrs["doubt"] = missed_tail(target, np.concatenate([c.x for c in finished]), rng)
+    statistics.attrs["doubt"] = (
+        STILL_SPREADING if spreading else missed_tail(target, np.concatenate([c.x for c in finished]), rng)
+    )
     idata["sample_stats"] = xr.DataTree(statistics)
     return idata
+
+
+def walked(sequential: Sequential, state: SequentialState, rng: np.random.Generator) -> tuple[SequentialState, bool]:
+    """Draws that have walked until their distribution changes no more, and whether it still does in the end.
+
+    Proposals that see a part of a thin, curved region fit that part well. Draws spread from there along the region, and the
+    next proposals are fitted to them.
+    """
+    for k in range(MOST_WALKED):
+        before = state.particles.x
+        state = sequential.rejoin(before, np.zeros(len(before)), rng)
+        if drift(before, state.particles.x) < DRIFTING and k + 1 >= LEAST_WALKED:
+            return state, False
+    return state, True
+
+
+def drift(before: np.ndarray, after: np.ndarray) -> float:
+    """Largest change of a mean or a mean square, in standard errors, when draws (N, d) have walked: row by row the same draws.
+
+    Means and squares of all coordinates, and of the principal directions of the draws before.
+    """
+    mean, root = moments(before, np.full(len(before), 1 / len(before)))
+    inverse = np.linalg.inv(root).T
+    scale = before.std(axis=0)
+    a, b = (np.hstack([(x - mean) @ inverse, (x - mean) / np.where(scale > 0, scale, 1.0)]) for x in (before, after))
+    changes = np.hstack([b - a, b**2 - a**2])
+    errors = changes.std(axis=0) / np.sqrt(len(changes))
+    return float(np.max(np.abs(changes.mean(axis=0)) / np.where(errors > 0, errors, 1.0)))
 
 
 def prior_width(units: NaturalUnits, rng: np.random.Generator) -> np.ndarray:
@@ -219,6 +263,16 @@ class Cloud(NamedTuple):
         return self.estimate.efficiency >= ENOUGH
 
     @property
+    def fits(self) -> bool:
+        """Whether the proposal is close enough to the posterior for independent moves alone."""
+        return self.estimate.efficiency >= GOOD_PROPOSALS and self.estimate.pareto_k <= EVEN
+
+    def agrees(self, other: Cloud) -> bool:
+        """Whether two clouds say the same of the evidence."""
+        ours, others = self.estimate, other.estimate
+        return bool(abs(ours.value - others.value) <= AGREE * np.hypot(ours.error, others.error))
+
+    @property
     def score(self) -> float:
         """Logarithm of the effective share times the mass that was found: even weights may be those of a part of it."""
         with np.errstate(divide="ignore"):
@@ -232,8 +286,11 @@ class Cloud(NamedTuple):
         return Cloud.of(self.units, Mixture.fit(self.z, normalised(tempered), FREEDOM, rng), rng)
 
 
-def _cloud(target: Target, point: np.ndarray, covariance: np.ndarray, rng: np.random.Generator) -> Cloud:
-    """Draws of a proposal that has been fitted to weighted draws before, in the units in which these fit better.
+def _cloud(target: Target, point: np.ndarray, covariance: np.ndarray, rng: np.random.Generator) -> tuple[Cloud, bool]:
+    """Draws of a proposal that has been fitted to weighted draws before, in the better units, and whether it fits.
+
+    Proposals that see a part of the posterior fit that part. Those fitted to their draws reach a little further, and find more
+    mass if there is some: even weights count when they come twice with the same evidence.
 
     Whether the logarithm of a positive unknown or the unknown itself is nearer to a mixture of t distributions is tried.
     """
@@ -247,13 +304,15 @@ def _cloud(target: Target, point: np.ndarray, covariance: np.ndarray, rng: np.ra
         at.append(Cloud.of(units, stretched(units.natural(point), slope * covariance * slope[:, None], width), rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):
-        if best.enough:
-            break
         # Units in which proposals fit clearly worse are given up.
         at = [cloud.next(rng) for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1]
         at = at or [best.next(rng)]
-        best = max([best, *at], key=lambda cloud: cloud.score)
-    return best
+        latest = max(at, key=lambda cloud: cloud.score)
+        if best.enough and latest.enough and best.agrees(latest):
+            return latest, latest.fits
+        # The last one has seen most.
+        best = latest if latest.enough or (not best.enough and latest.score > best.score) else best
+    return best, False
 
 
 def positive_unknowns(target: Target) -> np.ndarray:

@@ -171,6 +171,27 @@ def spike_and_tail(x: np.ndarray) -> np.ndarray:
     return np.asarray(logsumexp(parts, axis=0) + norm.logpdf(x[:, 1], x[:, 0]))
 
 
+def test_draws_walk_where_proposals_do_not_fit() -> None:
+    """A thin crescent, of which few draws of a mixture count, against quadrature."""
+    width = 0.1
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
+        pm.Normal("y", b - a**2, width, observed=[0.0])
+    grid = np.linspace(-6, 6, 20_001)
+    density = norm.pdf(grid) * norm.pdf(grid**2, 0, np.hypot(3, width))
+    mass = density.sum() * (grid[1] - grid[0])
+    idata = sample_around_mode(
+        np.zeros(2), np.diag([1.0, width**2]), 1000, model=model, chains=4, random_seed=1, progressbar=False
+    )
+    assert np.any(final(stages(idata))["walks"].values > 0)
+    found = sid.log_evidence(idata)
+    assert abs(found.value - np.log(mass)) < 4 * found.error
+    for draws, exact in ((idata.posterior["a"], grid), (idata.posterior["b"], grid**2)):
+        mean = np.sum(density * exact) / density.sum()
+        sd = np.sqrt(np.sum(density * (exact - mean) ** 2) / density.sum())
+        assert abs(float(draws.mean()) - mean) < 0.1 * sd and float(draws.std()) == pytest.approx(sd, rel=0.1)
+
+
 def test_walking_finds_a_tail_that_draws_lack_and_nothing_where_they_are_right() -> None:
     target: Any = Known(spike_and_tail)
     for seed in range(20):
