@@ -101,7 +101,7 @@ def structural(
         return inverse @ force - damping.times(inverse, p) @ v - stiffness.times(inverse, p) @ q
 
     shapes = {**mass.shapes, **damping.shapes, **stiffness.shapes}
-    return _system(np.eye(n), acceleration, shapes, nonlinear, input, output, v_s)
+    return _system(_Shapes(n, np.eye(n)), n, acceleration, shapes, nonlinear, input, output, v_s)
 
 
 def modal(
@@ -122,8 +122,9 @@ def modal(
         Natural frequencies (Hz), or the name of a vector of parameters.
     damping : array (n,), number or str
         Damping ratios, as a share of the critical damping: 0.01 is one percent; or the name of a vector of parameters.
-    shapes : array (m, n)
-        Mode shapes at m places, normalised to a modal mass of one (1/sqrt(kg)): ``Phi' M Phi = I``.
+    shapes : array (m, n), or mapping of str to (m, n)
+        Mode shapes at m places, normalised to a modal mass of one (1/sqrt(kg)): ``Phi' M Phi = I``. ``{"phi": (3, 2)}`` makes
+        them a parameter of the system: those of two modes at three places, to be found from a test.
     nonlinear, input, output, v_s
         As for :func:`structural`; places are rows of ``shapes``, counted from 0, or rows (m,) that multiply them.
 
@@ -142,6 +143,14 @@ def modal(
     UserWarning
         If damping ratios are above 0.2.
 
+    Notes
+    -----
+    Modes whose shapes are parameters can change places and signs without any change of the outputs: start a search, or
+    centre a prior, near the modes of a linear fit. A spring inside an element adds to the stiffness of the modes; the
+    frequencies are then those of the structure without that element.
+
+    Source: Craig and Kurdila (2006), Chapter 11, mode superposition.
+
     Examples
     --------
     >>> import numpy as np, pm_sysid as sid
@@ -151,35 +160,56 @@ def modal(
     >>> system.chains, system.params
     ((('q[0]', 'v[0]'), ('q[1]', 'v[1]')), ('zeta[0..1]', 'k3_tip'))
     """
-    rows, n = _shapes(shapes, frequencies, damping)
+    basis, n = _shapes(shapes, frequencies, damping)
     hertz = _modal_vector("frequencies", frequencies, n)
     ratio = _modal_vector("damping", damping, n)
     _check_frequencies(hertz)
     _check_ratios(ratio)
-    params = {name: shape for v, shape in ((frequencies, (n,)), (damping, (n,))) if isinstance(name := v, str)}
+    params: dict[str, tuple[int, ...]] = {name: (n,) for name in (frequencies, damping) if isinstance(name, str)}
+    if basis.name is not None:
+        if basis.name in params:
+            raise ValueError(f"shapes and frequencies or damping share the name {basis.name!r}; give each one of its own.")
+        params[basis.name] = (basis.places, n)
 
     def acceleration(force: Any, q: Any, v: Any, p: Any) -> Any:
         omega = 2 * np.pi * (getattr(p, frequencies) if hertz is None else hertz)
         zeta = getattr(p, damping) if ratio is None else ratio
         return force - 2 * zeta * omega * v - omega**2 * q
 
-    return _system(rows, acceleration, params, nonlinear, input, output, v_s)
+    return _system(basis, n, acceleration, params, nonlinear, input, output, v_s)
 
 
 # -- the parts of both ---------------------------------------------------------------------------------------------------
 
 
+class _Shapes(NamedTuple):
+    """Displacements of all places by the coordinates: ``numbers`` (places, n), or the parameter called ``name``."""
+
+    places: int
+    numbers: np.ndarray | None
+    name: str | None = None
+
+    def at(self, weights: np.ndarray, p: Any) -> Any:
+        """Rows of the coordinates that give weighted displacements of the places."""
+        return weights @ (getattr(p, str(self.name)) if self.numbers is None else self.numbers)
+
+    def moves(self, weights: np.ndarray) -> bool:
+        """Whether weighted displacements can be anything but zero."""
+        return bool(np.any(weights if self.numbers is None else weights @ self.numbers))
+
+
 class _Placed(NamedTuple):
-    """An element, the suffix of its parameters, the row that gives its elongation, and the place of its hidden state."""
+    """An element, the suffix of its parameters, the places its elongation is made of, and the place of its hidden state."""
 
     name: str
     suffix: str
-    row: np.ndarray
+    weights: np.ndarray
     hidden: int | None
 
 
 def _system(
-    shapes: np.ndarray,
+    shapes: _Shapes,
+    n: int,
     acceleration: Callable[[Any, Any, Any, Any], Any],
     params: Mapping[str, tuple[int, ...]],
     nonlinear: Any,
@@ -187,12 +217,12 @@ def _system(
     output: Any,
     v_s: float,
 ) -> System:
-    """System with displacements ``shapes @ q`` at its places and forces ``shapes.T @ f`` on its coordinates."""
-    n, v_s = shapes.shape[1], speed_width(v_s)
+    """System with displacements ``shapes @ q`` at its places and forces ``shapes.T @ f`` on its n coordinates."""
+    v_s = speed_width(v_s)
     placed = _placed(nonlinear, shapes)
     hidden = sum(e.hidden is not None for e in placed)
-    force_rows, single = _forces(input, shapes)
-    sensors = _sensors(output, shapes)
+    forces, single = _forces(input, shapes.places)
+    sensors = _sensors(output, shapes.places)
     sizes = dict(params)
     for name in (f"{q}_{e.suffix}" for e in placed for q in ELEMENTS[e.name].params):
         if name in sizes:
@@ -201,15 +231,16 @@ def _system(
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> dict[str, Any]:
         force: Any = pt.zeros(n)
-        if force_rows is not None:
-            force = force_rows.T @ (pt.stack([u.F]) if single else u.F)
+        if forces is not None:
+            force = shapes.at(forces, p).T @ (pt.stack([u.F]) if single else u.F)
         rates: dict[int, Any] = {}
         for e in placed:
             law = ELEMENTS[e.name]
-            d, speed = e.row @ x.q, e.row @ x.v
+            row = shapes.at(e.weights, p)
+            d, speed = row @ x.q, row @ x.v
             own = SimpleNamespace(**{q: getattr(p, f"{q}_{e.suffix}") for q in law.params})
             r = None if e.hidden is None else x.r[e.hidden]
-            force = force - e.row * law.force(d, speed, r, own, v_s)
+            force = force - row * law.force(d, speed, r, own, v_s)
             if law.rate and e.hidden is not None:
                 rates[e.hidden] = law.rate(d, speed, r, own)
         found = {"q": x.v, "v": acceleration(force, x.q, x.v, p)}
@@ -217,67 +248,67 @@ def _system(
 
     def measured(t: Any, x: Any, dx: Any, u: Any, p: Any) -> dict[str, Any]:
         source = {"displacement": x.q, "velocity": x.v, "acceleration": dx.v}
-        return {kind: rows @ source[kind] for kind, rows in sensors.items()}
+        return {kind: shapes.at(weights, p) @ source[kind] for kind, weights in sensors.items()}
 
     return System(
         dynamics,
         states={"q": n, "v": n, **({"r": hidden} if hidden else {})},
-        inputs={} if force_rows is None else {"F": () if single else len(force_rows)},
+        inputs={} if forces is None else {"F": () if single else len(forces)},
         params=sizes,
         observe=measured,
     )
 
 
-def _row(what: str, place: Any, shapes: np.ndarray) -> np.ndarray:
-    """Row that multiplies the coordinates: of a place, or given."""
-    if whole(place, 0, len(shapes) - 1):
-        return np.array(shapes[int(place)], dtype=float)
+def _row(what: str, place: Any, places: int) -> np.ndarray:
+    """Weights of all places: one at a place, or given."""
+    if whole(place, 0, places - 1):
+        return np.asarray(np.eye(places)[int(place)])
     array = _numbers(what, place) if isinstance(place, list | tuple | np.ndarray) else np.empty(0)
-    if array.shape != (len(shapes),) or not isinstance(place, np.ndarray | list):
+    if array.shape != (places,) or not isinstance(place, np.ndarray | list):
         raise ValueError(
-            f"{what} is {shown(place)}; give a place from 0 to {len(shapes) - 1}, or a row of {len(shapes)} numbers that "
+            f"{what} is {shown(place)}; give a place from 0 to {places - 1}, or a row of {places} numbers that "
             "multiplies the displacements of all."
         )
-    return np.asarray(array @ shapes, dtype=float)
+    return array
 
 
-def _rows(what: str, places: Any, shapes: np.ndarray) -> np.ndarray:
-    """Rows (m, n) of a place, of several, or given as a matrix that multiplies the displacements of all."""
-    if whole(places, -(2**31)):
-        return _row(what, places, shapes)[None]
-    if isinstance(places, np.ndarray) and places.ndim == 2:
-        matrix = _numbers(what, places)
-        if matrix.shape[1] != len(shapes):
-            raise ValueError(f"{what} has the shape {matrix.shape}; give one column for each of {len(shapes)} places.")
-        return np.asarray(matrix @ shapes, dtype=float)
-    if isinstance(places, str) or not np.iterable(places) or not len(list(places)):
-        raise ValueError(f"{what} is {shown(places)}; give a place, several, or a matrix with one column a place.")
-    return np.array([_row(f"{what}[{i}]", place, shapes) for i, place in enumerate(places)])
+def _rows(what: str, given: Any, places: int) -> np.ndarray:
+    """Weights (m, places) of a place, of several, or given as a matrix that multiplies the displacements of all."""
+    if whole(given, -(2**31)):
+        return _row(what, given, places)[None]
+    if isinstance(given, np.ndarray) and given.ndim == 2:
+        matrix = _numbers(what, given)
+        if matrix.shape[1] != places:
+            raise ValueError(f"{what} has the shape {matrix.shape}; give one column for each of {places} places.")
+        return matrix
+    if isinstance(given, str) or not np.iterable(given) or not len(list(given)):
+        raise ValueError(f"{what} is {shown(given)}; give a place, several, or a matrix with one column a place.")
+    return np.array([_row(f"{what}[{i}]", place, places) for i, place in enumerate(given)])
 
 
-def _forces(input: Any, shapes: np.ndarray) -> tuple[np.ndarray | None, bool]:
-    """Rows of the forces, and whether there is one force alone, given as a number."""
+def _forces(input: Any, places: int) -> tuple[np.ndarray | None, bool]:
+    """Weights of the forces, and whether there is one force alone, given as a number."""
     if input is None:
         return None, False
     if isinstance(input, np.ndarray) and input.ndim == 2:  # the matrix B: one column a force
-        if input.shape[0] != len(shapes):
-            raise ValueError(f"input has the shape {input.shape}; give one row for each of {len(shapes)} places.")
+        if input.shape[0] != places:
+            raise ValueError(f"input has the shape {input.shape}; give one row for each of {places} places.")
         input = input.T
-    return _rows("input", input, shapes), whole(input, 0)
+    return _rows("input", input, places), whole(input, 0)
 
 
-def _sensors(output: Any, shapes: np.ndarray) -> dict[str, np.ndarray]:
+def _sensors(output: Any, places: int) -> dict[str, np.ndarray]:
     if output is None:
-        return {"displacement": shapes}
+        return {"displacement": np.eye(places)}
     if not isinstance(output, Mapping) or not output:
         raise TypeError(f"output is {shown(output)}; give the places of sensors by kind, such as {{'acceleration': [0, 1]}}.")
     for kind in output:
         if not among(kind, KINDS):
             raise ValueError(f"output names {kind!r}; give some of {list(KINDS)}.")
-    return {kind: _rows(f"output[{kind!r}]", output[kind], shapes) for kind in output}
+    return {kind: _rows(f"output[{kind!r}]", output[kind], places) for kind in output}
 
 
-def _placed(nonlinear: Any, shapes: np.ndarray) -> list[_Placed]:
+def _placed(nonlinear: Any, shapes: _Shapes) -> list[_Placed]:
     """Elements in the order they are given in."""
     if nonlinear is None:
         return []
@@ -301,24 +332,24 @@ def _placed(nonlinear: Any, shapes: np.ndarray) -> list[_Placed]:
                     raise ValueError(f"in nonlinear[{suffix!r}] {owners[q]!r} and {name!r} share the parameter {q}_{suffix}; "
                                      "give one of them a name of its own.")  # fmt: skip
                 owners[q] = name
-        row = _elongation(f"nonlinear[{suffix!r}]", place, shapes)
-        if not row.any():
+        weights = _elongation(f"nonlinear[{suffix!r}]", place, shapes.places)
+        if not shapes.moves(weights):
             raise ValueError(f"nonlinear[{suffix!r}] lies between {shown(place)}, which never move apart; choose other places.")
         for name in names:
             remembers = ELEMENTS[name].rate is not None
-            found.append(_Placed(name, suffix, row, memories if remembers else None))
+            found.append(_Placed(name, suffix, weights, memories if remembers else None))
             memories += remembers
     return found
 
 
-def _elongation(what: str, place: Any, shapes: np.ndarray) -> np.ndarray:
-    """Row of the elongation of an element: of a place to the ground, or between two."""
+def _elongation(what: str, place: Any, places: int) -> np.ndarray:
+    """Weights of the elongation of an element: of a place to the ground, or between two."""
     if isinstance(place, tuple):
         if len(place) != 2:
             raise ValueError(f"{what} has {len(place)} places; give one, or the two that the element lies between.")
-        first, second = (_row(f"{what}[{i}]", p, shapes) for i, p in enumerate(place))
+        first, second = (_row(f"{what}[{i}]", p, places) for i, p in enumerate(place))
         return np.asarray(first - second)
-    return _row(what, place, shapes)
+    return _row(what, place, places)
 
 
 # -- matrices --------------------------------------------------------------------------------------------------------------
@@ -468,19 +499,34 @@ def _check_damping(damping: np.ndarray | None) -> None:
 # -- modes ---------------------------------------------------------------------------------------------------------------
 
 
-def _shapes(shapes: Any, frequencies: Any, damping: Any) -> tuple[np.ndarray, int]:
-    array = _numbers("shapes", shapes)
-    if array.ndim != 2 or not array.size or array.shape[1] > MOST:
-        raise ValueError(f"shapes has the shape {array.shape}; give one row a place and one column a mode (up to {MOST}).")
-    if not array.any(axis=0).all():
-        raise ValueError(f"shapes: mode {int(np.argmin(array.any(axis=0)))} moves at none of the places; leave it out.")
+def _shapes(shapes: Any, frequencies: Any, damping: Any) -> tuple[_Shapes, int]:
+    """Mode shapes and the number of modes."""
+    if isinstance(shapes, Mapping):
+        basis, (places, n) = _named_shapes(shapes)
+    else:
+        array = _numbers("shapes", shapes)
+        if array.ndim != 2 or not array.size or array.shape[1] > MOST:
+            raise ValueError(f"shapes has the shape {array.shape}; give one row a place and one column a mode (up to {MOST}).")
+        if not array.any(axis=0).all():
+            raise ValueError(f"shapes: mode {int(np.argmin(array.any(axis=0)))} moves at none of the places; leave it out.")
+        (places, n), basis = array.shape, _Shapes(len(array), array)
     for what, value in (("frequencies", frequencies), ("damping", damping)):
-        if not isinstance(value, str) and np.ndim(value) == 1 and len(value) != array.shape[1]:
-            transposed = "; transpose shapes" if len(value) == array.shape[0] else ""
-            raise ValueError(
-                f"{what} has {len(value)} entries, and shapes {array.shape[1]} columns; give one of each a mode{transposed}."
-            )
-    return array, array.shape[1]
+        if not isinstance(value, str) and np.ndim(value) == 1 and len(value) != n:
+            transposed = "; transpose shapes" if len(value) == places else ""
+            raise ValueError(f"{what} has {len(value)} entries, and shapes {n} columns; give one of each a mode{transposed}.")
+    return basis, n
+
+
+def _named_shapes(shapes: Mapping[Any, Any]) -> tuple[_Shapes, tuple[int, int]]:
+    """Mode shapes that are a parameter, given by its name and shape."""
+    remedy = "give an array, or the name and shape of a parameter, such as {'phi': (3, 2)} for 3 places and 2 modes"
+    if len(shapes) != 1:
+        raise ValueError(f"shapes is {shown(shapes)}; {remedy}.")
+    ((name, size),) = shapes.items()
+    if not isinstance(size, tuple | list) or len(size) != 2 or not all(whole(k, 1, MOST) for k in size):
+        raise ValueError(f"shapes is {shown(shapes)}; {remedy}, up to {MOST} of each.")
+    places, n = (int(k) for k in size)
+    return _Shapes(places, None, _parameter("shapes", name)), (places, n)
 
 
 def _modal_vector(what: str, value: Any, n: int) -> np.ndarray | None:

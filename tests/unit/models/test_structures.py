@@ -95,6 +95,25 @@ def test_modes_of_a_structure_move_as_it_does() -> None:
         np.testing.assert_allclose(by_modes[kind], by_matrices[kind], atol=1e-7 * size)
 
 
+def test_shapes_that_are_a_parameter_are_the_shapes_given_as_numbers() -> None:
+    shapes = 0.5 * RNG.normal(size=(4, 3))
+    options: dict[str, Any] = dict(
+        nonlinear={"joint": (("cubic", "bouc_wen"), (1, 2)), "row": ("cubic", [0.0, 0.5, 0.0, 1.0])},
+        input=np.array([[1.0], [0.0], [0.0], [-0.5]]),
+        output={"acceleration": [0, 3], "displacement": np.array([[0.0, 1.0, -1.0, 0.0]])},
+    )
+    values = {"f": [1.0, 2.5, 7.0], "zeta": [0.01, 0.05, 0.002], "k3_joint": 3e3, "k3_row": 2e3}
+    values |= {"alpha_joint": 300.0, "beta_joint": 2.0, "gamma_joint": 0.8, "delta_joint": -0.5}
+    force = FORCE.replace(u=FORCE.input_matrix)
+    known = sid.models.modal("f", "zeta", shapes, **options)
+    unknown = sid.models.modal("f", "zeta", {"phi": (4, 3)}, **options)
+    assert set(unknown.params.shapes) == {"phi", *known.params.shapes} and unknown.params.shapes["phi"] == (4, 3)
+    a = sid.simulate(known, force, values, x0=0.0, substeps=32)
+    b = sid.simulate(unknown, force, {**values, "phi": shapes}, x0=0.0, substeps=32)
+    for name in ("acceleration", "displacement", "q", "r"):
+        np.testing.assert_allclose(b[name], a[name], rtol=0, atol=1e-10 * float(np.abs(a[name]).max()))
+
+
 def test_a_structure_is_the_chain_of_masses_it_describes() -> None:
     chain = sid.models.chain(
         3, {2: ("cubic", "coulomb"), 3: "bouc_wen"}, walls="both", forces=[1], observe="acceleration", v_s=0.1
@@ -186,6 +205,16 @@ WRONG_MODES: dict[str, tuple[dict[str, Any], str]] = {
     "transposed": ({"frequencies": [1.0, 2.0, 3.0]}, "frequencies has 3 entries, and shapes 2 columns; .*transpose shapes"),
     "a mode that does not move": ({"shapes": [[1.0, 0.0]] * 3}, "mode 1 moves at none of the places"),
     "one number": ({"frequencies": 3.0}, "give 2 numbers, one a mode"),
+    "named shapes without a shape": ({"shapes": {"phi": 3}}, r"such as \{'phi': \(3, 2\)\} for 3 places and 2 modes"),
+    "named shapes of no modes": ({"shapes": {"phi": (3, 0)}}, r"such as \{'phi': \(3, 2\)\}"),
+    "two names": ({"shapes": {"phi": (3, 2), "psi": (3, 2)}}, r"such as \{'phi': \(3, 2\)\}"),
+    "named shapes of other modes": ({"shapes": {"phi": (4, 3)}}, "frequencies has 2 entries, and shapes 3 columns"),
+    "a name for two": ({"frequencies": "phi", "shapes": {"phi": (3, 2)}}, "share the name 'phi'"),
+    "no identifier": ({"shapes": {"a b": (3, 2)}}, "shapes names the parameter 'a b'"),
+    "an element between a place and itself": (
+        {"shapes": {"phi": (3, 2)}, "nonlinear": {"a": ("cubic", (1, 1))}},
+        "never move apart",
+    ),
 }
 
 
