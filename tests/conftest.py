@@ -56,5 +56,6 @@ def numpy_around_the_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
 
     from pm_sysid.recurrence.functions import numpy_mode
 
-    with pytensor.config.change_flags(mode=numpy_mode()), np.errstate(all="ignore"):
+    # Where nodes were made matters to no test, and takes a twentieth of their time.
+    with pytensor.config.change_flags(mode=numpy_mode(), traceback__limit=0), np.errstate(all="ignore"):
         yield

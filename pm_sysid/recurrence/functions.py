@@ -49,7 +49,7 @@ from pm_sysid.compat import (
     io_toposort,
     optdb,
 )
-from pm_sysid.environment import ieee_arithmetic
+from pm_sysid.environment import ieee_arithmetic, untraced
 from pm_sysid.recurrence.op import RunOp
 from pm_sysid.recurrence.run import native
 
@@ -159,7 +159,8 @@ def compiled(inputs: Sequence[Variable], outputs: Any, *, often: bool = False, *
     options |= {"on_unused_input": "ignore"}
     chosen = "mode" in options or pytensor.config.mode != "Mode"
     if not chosen and not often and on_whole_arrays(inputs, wanted):
-        function = pytensor.function(inputs, outputs, mode=numpy_mode(), **options)
+        with untraced():
+            function = pytensor.function(inputs, outputs, mode=numpy_mode(), **options)
 
         def silent(*arguments: Any) -> Any:
             with np.errstate(all="ignore"):  # impossible parameters are minus infinity, not a warning
