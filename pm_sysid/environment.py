@@ -47,13 +47,3 @@ def ieee_arithmetic() -> AbstractContextManager[Any]:
     import_module("pytensor.link.numba.dispatch")
     flags: AbstractContextManager[Any] = pytensor.config.change_flags(numba__fastmath=False)
     return flags
-
-
-def untraced() -> AbstractContextManager[Any]:
-    """Nodes that are made inside do not remember the lines of Python that made them.
-
-    For nodes that no user has written: to look the lines up is a twentieth to a tenth of the time that graphs of thousands of
-    nodes take.
-    """
-    flags: AbstractContextManager[Any] = pytensor.config.change_flags(traceback__limit=0)
-    return flags

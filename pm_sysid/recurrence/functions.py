@@ -49,9 +49,10 @@ from pm_sysid.compat import (
     io_toposort,
     optdb,
 )
-from pm_sysid.environment import ieee_arithmetic, untraced
+from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.recurrence.op import RunOp
 from pm_sysid.recurrence.run import native
+from pm_sysid.symbolic.scalars import untraced
 
 #: Operations on whole arrays, besides the recurrences.
 WHOLE = (

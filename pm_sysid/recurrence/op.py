@@ -18,7 +18,6 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 
 from pm_sysid.compat import FrozenFunctionGraph, io_toposort
-from pm_sysid.environment import untraced
 from pm_sysid.symbolic.derivatives import vjp
 from pm_sysid.symbolic.routines import Routine
 from pm_sysid.symbolic.scalars import Scalar, again, as_variable, simplify, symbols
@@ -29,8 +28,7 @@ TAPE_BYTES = 32 * 2**20
 
 def freeze(inputs: Sequence[Variable], outputs: Sequence[Scalar]) -> FrozenFunctionGraph:
     """Simplify scalar expressions and freeze them as a hashable graph."""
-    with untraced():
-        simple = [as_variable(o) for o in simplify(outputs)]
+    simple = [as_variable(o) for o in simplify(outputs)]
     return FrozenFunctionGraph.from_toposort(list(inputs), simple, list(io_toposort(list(inputs), simple)))
 
 
@@ -57,14 +55,13 @@ class Phase:
 
         Unmarked inputs have a constant zero in their place.
         """
-        with untraced():
-            inputs = [v.type(v.name) for v in self.graph.inputs]
-            known: dict[Variable, Variable] = dict(zip(self.graph.inputs, inputs, strict=True))
-            for node in self.graph.toposort():
-                known.update(again(node, known))
-            outputs = [known.get(o, o) for o in self.graph.outputs]
-            cotangents = symbols("cotangent", len(outputs))
-            pulled = iter(vjp(outputs, [v for v, d in zip(inputs, differentiable, strict=True) if d], cotangents))
+        inputs = [v.type(v.name) for v in self.graph.inputs]
+        known: dict[Variable, Variable] = dict(zip(self.graph.inputs, inputs, strict=True))
+        for node in self.graph.toposort():
+            known.update(again(node, known))
+        outputs = [known.get(o, o) for o in self.graph.outputs]
+        cotangents = symbols("cotangent", len(outputs))
+        pulled = iter(vjp(outputs, [v for v, d in zip(inputs, differentiable, strict=True) if d], cotangents))
         return freeze([*inputs, *cotangents], [next(pulled) if d else 0.0 for d in differentiable])
 
 
