@@ -197,6 +197,30 @@ def beam(found: Mapping[str, Any]) -> str:
     )
 
 
+def f16(found: Mapping[str, Any]) -> str:
+    """Evidence of the laws of a joint, and errors of free runs beside the linear floor."""
+    levels = list(found["floor"])
+    cells = {law: [triple(row["errors"][level]["relative"], 1.0, 3) for level in levels] for law, row in found["laws"].items()}
+    top = found["laws"][found["best"]]["evidence"]["log_evidence"]
+    rows = []
+    for law, row in found["laws"].items():
+        evidence = row["evidence"]
+        rows.append([law, *cells[law], f"{top - evidence['log_evidence']:,.0f}", f"{row['seconds']:.0f}"])
+    rows.append(["linear floor", *[triple(found["floor"][level], 1.0, 3) for level in levels], "", ""])
+    rows.append(["period to period", *[triple(found["noise"][level], 1.0, 3) for level in levels], "", ""])
+    squares = [[law, *[triple(row["errors"][level]["rmse"], 1.0, 3) for level in levels]] for law, row in found["laws"].items()]
+    names = [f"level {level}" for level in levels]
+    return (
+        "Free runs of the whole test records; error over root mean square of acc1 / acc2 / acc3. The linear floor is the "
+        "frequency response of the level before; *period to period* is what the steady periods differ from their mean, which "
+        "no function of the force can simulate. Evidence by Schwarz's criterion on the training levels, with white noise, so "
+        "that its differences are too large; seconds of the processor.\n\n"
+        + table(["law of the joint", *names, "log evidence below the best", "seconds of the fit"], rows)
+        + "\nRoot mean square error (m/s²), after the first 50 samples:\n\n"
+        + table(["law of the joint", *names], squares)
+    )
+
+
 def pem(found: Mapping[str, Any]) -> str:
     """Prediction-error fits of the measured records."""
     rows = [
@@ -537,6 +561,7 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
     ("Friction", "examples/friction_models.py", "examples/results/friction_models.json", "friction.md", friction),
     ("Piecewise-linear", "examples/piecewise_linear.py", "examples/results/piecewise_linear.json", "piecewise.md", piecewise),
     ("Beam", "examples/beam.py", "examples/results/beam.json", "how_to/structures.md", beam),
+    ("F-16", "examples/f16.py", "examples/results/f16.json", "how_to/structures.md", f16),
     ("Prediction errors", "examples/pem.py", "examples/results/pem.json", "pem.md", pem),
     ("Benchmark: prediction errors", "benchmarks/pem.py", "benchmarks/results/pem.json", "pem.md", pem_benchmark),
     ("Benchmark: spread of fits", "benchmarks/pem_spread.py", "benchmarks/results/pem_spread.json", "pem.md", pem_spread),

@@ -49,6 +49,11 @@ def _batched(op: Recurrence, inputs: tuple[Any, ...]) -> tuple[list[Variable], l
     return [flat, _flat(starts, 2, shape), pt.constant(np.empty((0, 0, 0))), edges, *record, thread_count(), *cotangents], shape
 
 
+def _unbatched(node: Apply, inputs: tuple[Any, ...]) -> bool:
+    """Whether no input has a batch dimension, as where all that the particles differ in comes later (a calibrated noise)."""
+    return all(new.type.ndim == old.type.ndim for new, old in zip(inputs, node.inputs, strict=True))
+
+
 def _unflat(variable: Variable, shape: list[Variable]) -> Variable:
     if len(shape) == 1:
         return variable
@@ -58,6 +63,8 @@ def _unflat(variable: Variable, shape: list[Variable]) -> Variable:
 @vectorize_node.register(Recurrence)
 def _vectorize_recurrence(op: Recurrence, node: Apply, *inputs: Any) -> Any:
     """Particles of a vectorised graph run side by side."""
+    if _unbatched(node, inputs):
+        return op.make_node(*inputs)
     found = _batched(op, inputs)
     if found is None:
         return vectorize_node_fallback(op, node, *inputs)
@@ -69,6 +76,8 @@ def _vectorize_recurrence(op: Recurrence, node: Apply, *inputs: Any) -> Any:
 @vectorize_node.register(RecurrenceGradient)
 def _vectorize_gradient(op: RecurrenceGradient, node: Apply, *inputs: Any) -> Any:
     """Gradients of a vectorised graph run side by side."""
+    if _unbatched(node, inputs):
+        return op.make_node(*inputs)
     found = _batched(op.recurrence, inputs)
     if found is None:
         return vectorize_node_fallback(op, node, *inputs)

@@ -236,6 +236,17 @@ def test_a_batch_may_be_of_parameters_of_starts_or_of_the_record() -> None:
         assert_close([got], [np.stack([compiled(LINEAR.op)(*row)[0] for row in rows])])
 
 
+def test_what_no_particle_changes_runs_once() -> None:
+    factor, many = pt.dscalar(), pt.dvector()
+    outputs = LINEAR.op(*ARGUMENTS)[0]
+    graphs = [outputs, RecurrenceGradient(LINEAR.op)(*ARGUMENTS, *COTANGENTS)[0]]
+    values = vectorize_graph([factor * g for g in graphs], {factor: many})
+    function = pytensor.function([many, *ARGUMENTS, *COTANGENTS], [*values, *graphs], mode=PYTHON)
+    ones = [np.ones(o.shape) for o in compiled(LINEAR.op)(*LINEAR.arrays)]
+    *got, run, slope = function([2.0, -3.0], *LINEAR.arrays, *ones)
+    assert_close(got, [np.stack([2.0 * a, -3.0 * a]) for a in (run, slope)])
+
+
 def test_cotangents_may_have_batch_dimensions_of_their_own() -> None:
     """As in a vectorised Jacobian."""
     outputs = LINEAR.op(*ARGUMENTS)[0][:, 0]
