@@ -79,11 +79,17 @@ def set_substeps(
             raise ValueError(f"substeps of {name!r} are {shown(number)}; give a positive integer or 'auto'.")
     for name, number in wanted.items():
         view = views[name]
+        if number == "auto" and view.op.grid.choice.grids is not None:
+            raise ValueError(
+                f"the steps of {name!r} follow the solution of its record already; give the number that each is cut into, or "
+                "judge them by settle_substeps."
+            )
         if number == "auto":
             records = _with_measurements(view)
-            choice = filter_substeps(view.problem, records, view.unknowns, "auto", view.model, name)
+            choice = filter_substeps(view.problem, records, view.unknowns, "auto", view.model, name, graded=False)
         else:
-            choice = StepChoice(int(number), int(number), "nowhere, as it was set", np.nan, False)
+            grids = view.op.grid.choice.grids
+            choice = StepChoice(int(number), int(number), "nowhere, as it was set", np.nan, False, grids)
         _put(view, choice)
     return {name: view.op.grid.choice for name, view in views.items()}
 
@@ -245,7 +251,7 @@ def _with_measurements(view: FilterView) -> list[TimeSeries]:
 def _put(view: FilterView, choice: StepChoice) -> None:
     """Exchange the arrays of a filter for those of another number of steps."""
     records = _records(view)
-    for variable, array in zip(view.data, view.problem.data(records, choice.substeps), strict=True):
+    for variable, array in zip(view.data, view.problem.data(records, choice.steps()), strict=True):
         variable.set_value(array)
     view.op.grid.records, view.op.grid.choice = records, choice
 
@@ -291,7 +297,7 @@ def _unknowns(view: FilterView, points: Sequence[Sequence[np.ndarray]]) -> list[
 def _judged(name: str, view: FilterView, at: Sequence[Unknowns], where: str) -> StepChoice:
     """The number of steps that will do at points, not fewer than there are."""
     now, y, who = view.op.grid.choice, view.measured(), f"{name}: "
-    criterion = LogLikelihoodCriterion(view.problem, _records(view), at, [y] * len(at), where, SHARE, who=who)
+    criterion = LogLikelihoodCriterion(view.problem, _records(view), at, [y] * len(at), where, SHARE, who=who, grids=now.grids)
     if len(y) < 2:
         return now
     auto = now.asked == "auto"

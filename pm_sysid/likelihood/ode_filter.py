@@ -62,6 +62,9 @@ class ODEFilter:
     substeps : int or "auto", default "auto"
         Filter steps for each sampling interval. ``"auto"`` doubles them until the log-likelihood of records with the
         parameters of those prior draws that come nearest to ``data`` moves by less than 0.1, and says what it chose.
+        Where that is not enough and the system is stiff, the steps follow the solution: those that an adaptive implicit solver
+        takes near the record, each cut into as many as the log-likelihood needs, with a diffusion for each step in place of
+        ``"mle"``; the log says so.
         :func:`settle_substeps` judges them again at a mode or on a posterior and takes more if need be; :func:`set_substeps`
         sets another number.
     likelihood : {"filter"}
@@ -161,7 +164,8 @@ class ODEFilter:
         unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
         choice = filter_substeps(problem, records, unknowns, substeps, model, name)
 
-        shared, grid = problem.data(records, choice.substeps).shared(name), Grid(records, choice)
+        problem = problem if choice.grids is None else problem.graded()
+        shared, grid = problem.data(records, choice.steps()).shared(name), Grid(records, choice)
         rv = ODEFilterRV.rv_op(problem, unknowns, shared, flat=measured.flat, grid=grid, start=start.numeric())
         if dims is None:
             time, output = f"{name}_time", f"{name}_output"
@@ -196,6 +200,10 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         view = filter_view(name, model)
         op, problem = view.op, view.problem
         records = check_records(problem.system, data)
+        if op.grid.choice.grids is not None:
+            raise ValueError(
+                f"the steps of {name!r} follow the solution of its record, which is stiff; build a new model for another."
+            )
         form = _solver_like(problem).form(problem.system, records, problem.form.free)
         if form != problem.form:
             raise ValueError(

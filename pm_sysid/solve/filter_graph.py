@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from pm_sysid.solve.options import Solver
 from pm_sysid.steps.derived import completed
 from pm_sysid.steps.ek import FLOOR, FilterSteps, Output, calibration_recurrence, filter_recurrence
 from pm_sysid.steps.filter_state import Form, input_levels
-from pm_sysid.steps.grid import FilterInputs, filter_inputs
+from pm_sysid.steps.grid import FilterInputs, StepGrid, filter_inputs
 from pm_sysid.steps.iwp import scales
 from pm_sysid.symbolic.system import System
 
@@ -69,6 +69,17 @@ class Problem:
         """Form of the filter for records; ``free`` are the states whose initial value is uncertain."""
         return cls(system, solver.form(system, records, free), solver.calibrated)
 
+    def graded(self) -> Problem:
+        """The same for steps that follow the solution: of any lengths, each with a diffusion of its own.
+
+        Where the solution changes by orders of magnitude, so does what a step leaves out, and no constant diffusion describes
+        it; and the pass that calibrates one goes chain by chain, which couplings that are fast beside the step make unstable.
+        The algebra is written out: the adjoints of its loops undo their updates, and what a stiff step has damped cannot be
+        restored from what is left.
+        """
+        form = replace(self.form, uniform=False, dynamic=self.form.dynamic or self.calibrated, rolled=False, graded=True)
+        return Problem(self.system, form, calibrated=False)
+
     @property
     def steps(self) -> FilterSteps:
         """The symbolic steps."""
@@ -79,8 +90,8 @@ class Problem:
         """Levels of input derivatives that the filter reads, and whether it reads both sides of a jump."""
         return input_levels(self.system, self.form)
 
-    def data(self, records: Sequence[TimeSeries], substeps: int) -> RecordData:
-        """Evaluate the inputs of records for a number of substeps a sample."""
+    def data(self, records: Sequence[TimeSeries], substeps: int | Sequence[StepGrid]) -> RecordData:
+        """Evaluate the inputs of records for a number of substeps a sample, or for the steps of each record."""
         n_levels, jumps = self.input_levels
         inputs: FilterInputs = filter_inputs(
             records,

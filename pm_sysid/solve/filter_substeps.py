@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,17 +18,22 @@ from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
+from pm_sysid.solve.run_substeps import STIFF, needed_steps
+from pm_sysid.solve.stiffness import pilot_grid
 from pm_sysid.solve.substeps import (
     MOST,
     Criterion,
     StepChoice,
     checked_substeps,
+    cut,
     evaluate_at_initial_point,
+    fewest_substeps,
     in_words,
     settled_substeps,
     warn,
 )
-from pm_sysid.steps.integrate import run_batch
+from pm_sysid.steps.grid import StepGrid
+from pm_sysid.steps.integrate import Method, method_inputs, run_batch
 from pm_sysid.steps.rk4 import rk4_inputs
 
 #: A log-likelihood may move by this much when the substeps are doubled.
@@ -43,6 +49,16 @@ NEAREST = 8
 #: A number that is chosen has to do for the first share of them, one that was asked for for the second: they are near the
 #: posterior, not in it, and a warning needs more evidence than one more doubling.
 SHARE, ASKED = 0.75, 0.5
+#: Implicit steps of test records for each of an adaptive solver, and points whose solutions such steps follow.
+FINE, FOLLOWED = 8, 4
+#: Longest sampling interval over the median one from which on equal steps are not tried where the system is stiff.
+UNEVEN = 100.0
+#: Longest records that an adaptive solver follows: it is plain Python.
+MOST_GRADED = 2_000
+#: Largest dense filter whose steps follow a solution: its algebra is written out.
+MOST_COMPONENTS = 20
+
+_log = logging.getLogger("pm_sysid")
 
 
 @lru_cache(maxsize=32)
@@ -73,11 +89,17 @@ class LogLikelihoodCriterion(Criterion):
     share: float
     scale: float = 1.0
     who: str = ""
+    grids: Sequence[StepGrid] | None = None
     steps, otherwise, tolerance = "filter steps", MOST, LOGLIK_TOLERANCE
+
+    @property
+    def per(self) -> str:  # type: ignore[override]
+        """What they are counted by."""
+        return "a sample" if self.grids is None else "for each of an adaptive solver"
 
     def value(self, substeps: int) -> np.ndarray:
         """Log-likelihoods of the points."""
-        function, data = loglik_function(self.problem), self.problem.data(self.records, substeps)
+        function, data = loglik_function(self.problem), self.problem.data(self.records, cut(self.grids, substeps))
         unknowns = ([np.asarray(v, float) for v in at] for at in self.at)
         return np.array([float(function(y, *u, *data)) for y, u in zip(self.y, unknowns, strict=True)])
 
@@ -112,15 +134,24 @@ class LogLikelihoodCriterion(Criterion):
 
 
 def synthetic_outputs(
-    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], seed: int = 0
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    at: Sequence[Unknowns],
+    grids: Sequence[StepGrid] | None = None,
+    seed: int = 0,
 ) -> list[np.ndarray]:
-    """Records with known parameters: accurate deterministic solutions and drawn noise, each of shape (T, n_y)."""
+    """Records with known parameters: accurate deterministic solutions and drawn noise, each of shape (T, n_y).
+
+    The solutions are by Runge-Kutta steps of equal length, or on given grids by implicit ones.
+    """
+    method: Method = "rk4" if grids is None else "implicit"
     n_y, rng = len(problem.system.g), np.random.default_rng(seed)
     theta = np.array([u.params for u in at], dtype=float).reshape(len(at), -1)
     parts = []
     for r, record in enumerate(records):
         start = np.array([u.x0[r] for u in at], dtype=float)
-        outputs = run_batch(problem.system, theta, start, rk4_inputs(record, 2 * MOST))[:, :, :n_y]
+        inputs = method_inputs(record, 2 * MOST if grids is None else grids[r].refined(FINE), method)
+        outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
         noisy = outputs + np.array([u.noise for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
         parts.append(np.where(np.isnan(record.output_matrix), np.nan, noisy))
     return list(np.concatenate(parts, axis=1))
@@ -177,13 +208,19 @@ def drawn_unknowns(unknowns: Unknowns, model: pm.Model, draws: int, seed: int = 
     return [Unknowns(*row) for row in zip(*columns, strict=True)]
 
 
-def nearness(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> np.ndarray:
+def nearness(
+    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], grids: Sequence[StepGrid] | None = None
+) -> np.ndarray:
     """How near free runs come to records: log-likelihoods (N,) with the noise that suits each run best."""
     theta = np.array([u.params for u in at], dtype=float).reshape(len(at), -1)
     squares, measured = np.zeros((len(at), len(problem.system.g))), np.zeros(len(problem.system.g))
-    for r, record in enumerate(shortened(records, RANKED_SAMPLES)):
+    for r, record in enumerate(records if grids else shortened(records, RANKED_SAMPLES)):
         start, y = np.array([u.x0[r] for u in at], dtype=float), record.output_matrix
-        runs = run_batch(problem.system, theta, start, rk4_inputs(record, RUN_STEPS))[:, :, : y.shape[1]]
+        if grids is None:
+            runs = run_batch(problem.system, theta, start, rk4_inputs(record, RUN_STEPS))
+        else:
+            runs = run_batch(problem.system, theta, start, method_inputs(record, grids[r], "implicit"), method="implicit")
+        runs = runs[:, :, : y.shape[1]]
         with np.errstate(all="ignore"):
             squares += np.sum(np.where(np.isnan(y), 0.0, runs - y) ** 2, axis=1)
         measured += np.sum(~np.isnan(y), axis=0)
@@ -193,12 +230,18 @@ def nearness(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unkno
 
 
 def nearest_unknowns(
-    problem: Problem, records: Sequence[TimeSeries], unknowns: Unknowns, model: pm.Model | None
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    unknowns: Unknowns,
+    model: pm.Model | None,
+    grids: Sequence[StepGrid] | None = None,
 ) -> tuple[list[Unknowns], str]:
     """Points of a prior that can explain records: of many draws and the initial point, the few that come nearest.
 
     The middle of a prior is where nothing was measured: there, a relaxation oscillator may not oscillate at all, and a
     population may die out.
+
+    With ``grids`` the free runs take implicit steps on them.
 
     Returns
     -------
@@ -214,7 +257,7 @@ def nearest_unknowns(
         return [initial], "at the values given"
     draws = drawn_unknowns(unknowns, model, DRAWS)
     points = [initial, *draws]
-    near = nearness(problem, records, points)
+    near = nearness(problem, records, points, grids)
     few = int(np.clip(2 * MOST_SAMPLES // max(sum(len(r) for r in records), 1), 2, NEAREST))
     best = [int(i) for i in np.argsort(-near, kind="stable")[:few] if np.isfinite(near[i])]
     where = f"at the {len(best)} of {len(draws)} prior draws that come nearest to the record"
@@ -234,33 +277,117 @@ def filter_substeps(
     substeps: int | Literal["auto"],
     model: pm.Model | None,
     name: str = "",
+    graded: bool = True,
 ) -> StepChoice:
     """Filter steps a sample: the number asked for, checked, or the fewest that the log-likelihood needs.
 
     Prior draws that come near the record say with which parameters to judge. The test records are drawn with these (with the
     record's own input, times and missing samples), so that the answer depends on the integration alone and not on how well
     the draws fit the data.
+
+    With ``"auto"`` and a choice that has ``grids``, the steps follow the solution, since equal ones are not enough and the
+    system is stiff; they are for :meth:`Problem.graded`. ``graded=False`` rules that out.
     """
     substeps = checked_substeps(substeps)
+
+    def follow() -> StepChoice | None:
+        return _graded_choice(problem, records, unknowns, model, name) if graded and substeps == "auto" else None
+
     if all(len(r) < 2 for r in records):
         return StepChoice(1 if substeps == "auto" else substeps, substeps, "nowhere, for a single sample", 0.0, True)
+    if _uneven(records) and (found := follow()):
+        return found
     at, where = nearest_unknowns(problem, records, unknowns, model)
     few = shortened(records, MOST_SAMPLES)
     scale = sum(len(r) for r in records) / sum(len(r) for r in few)
     missing = np.isnan(np.concatenate([r.output_matrix for r in few]))
     outputs = synthetic_outputs(problem, few, at)
     solved = [(u, y) for u, y in zip(at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
+    who = f"{name}: " if name else ""
     if not solved:
         if substeps != "auto":
             return StepChoice(substeps, substeps, where, np.nan, False)
+        if found := follow():
+            return found
         warn(
             f"substeps='auto': the ODE diverges {where}, or is stiff, so that no step size can be judged there; "
             "using 4 substeps. Give initval=... to the priors, or a number of substeps, and judge it by settle_substeps."
         )
         return StepChoice(4, "auto", where, np.nan, False)
     at, y = zip(*solved, strict=True)
-    who = f"{name}: " if name else ""
     share = SHARE if substeps == "auto" else ASKED
     criterion = LogLikelihoodCriterion(problem, few, at, y, where, share, scale, who)
-    chosen, error = settled_substeps(criterion, substeps)
+    if substeps == "auto":
+        chosen, error = fewest_substeps(criterion)
+        if chosen is None:
+            if found := follow():
+                return found
+            warn(criterion.unsettled(error))
+            chosen = criterion.otherwise
+    else:
+        chosen, error = settled_substeps(criterion, substeps)
     return StepChoice(chosen, substeps, where, error, error < LOGLIK_TOLERANCE)
+
+
+def _uneven(records: Sequence[TimeSeries]) -> bool:
+    """Whether the sampling intervals of a record differ by orders of magnitude."""
+    return any(r.dt.size and float(np.max(r.dt)) > UNEVEN * float(np.median(r.dt)) for r in records)
+
+
+def _graded_choice(
+    problem: Problem, records: Sequence[TimeSeries], unknowns: Unknowns, model: pm.Model | None, name: str
+) -> StepChoice | None:
+    """Steps that follow the solution where a system is stiff, judged as equal ones are; None if it is not, or they will not do.
+
+    An adaptive solver runs at the initial point; its steps carry free runs at prior draws, and the steps that it takes at the
+    nearest of these are those of the filter.
+    """
+    form, chains = problem.form, len(problem.system.chain_states)
+    if not form.linearisation or form.block or (form.order + 1) * chains > MOST_COMPONENTS:
+        return None
+    if sum(len(r) for r in records) > MOST_GRADED:
+        return None
+    initial = Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
+    first = _grids(problem, records, [initial])
+    if first is None:
+        return None
+    at, where = nearest_unknowns(problem, records, unknowns, model, first)
+    grids = _grids(problem, records, at[:FOLLOWED])
+    if grids is None or not (_uneven(records) or _stiff(problem, records, at[0])):
+        return None
+    missing = np.isnan(np.concatenate([r.output_matrix for r in records]))
+    outputs = synthetic_outputs(problem, records, at, grids)
+    solved = [(u, y) for u, y in zip(at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
+    if not solved:
+        return None
+    at, y = (list(v) for v in zip(*solved, strict=True))
+    who = f"{name}: " if name else ""
+    criterion = LogLikelihoodCriterion(problem.graded(), records, at, y, where, SHARE, 1.0, who, grids)
+    chosen, error = fewest_substeps(criterion)
+    if chosen is None:
+        return None
+    _log.info(
+        "%sthe steps follow the solution, which is stiff or changes by orders of magnitude: %d in all.",
+        who,
+        chosen * sum(int(g.counts.sum()) for g in grids),
+    )
+    return StepChoice(chosen, "auto", where, error, True, grids)
+
+
+def _grids(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> tuple[StepGrid, ...] | None:
+    """Steps of an adaptive solver for each record; None where it finds no solution."""
+    theta, found = np.array([u.params for u in at], dtype=float).reshape(len(at), -1), []
+    for r, record in enumerate(records):
+        grid = pilot_grid(problem.system, record, theta, np.array([u.x0[r] for u in at], dtype=float))
+        if grid is None:
+            return None
+        found.append(grid)
+    return tuple(found)
+
+
+def _stiff(problem: Problem, records: Sequence[TimeSeries], at: Unknowns) -> bool:
+    """Whether stability asks for many explicit steps a sample at a point."""
+    theta, record = np.asarray(at.params, dtype=float), max(records, key=len)
+    r = next(i for i, other in enumerate(records) if other is record)
+    found = needed_steps(problem.system, record, theta, np.asarray(at.x0[r], dtype=float))
+    return found is not None and found[1] > STIFF

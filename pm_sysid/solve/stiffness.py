@@ -1,4 +1,4 @@
-"""How fast the fastest decay of a system is along its solution: what an explicit step has to follow."""
+"""A pilot run by an implicit method with adaptive steps: how fast the fastest decay is, and where the solution changes fast."""
 
 from __future__ import annotations
 
@@ -10,16 +10,71 @@ import scipy
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.steps.derived import completed_sets
+from pm_sysid.steps.grid import StepGrid
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import Scalar, evaluate, untraced
 from pm_sysid.symbolic.system import System
 
-#: Sampling intervals that are looked at, and evaluations of the equations in all of them.
+#: Sampling intervals that are looked at for the fastest decay, and evaluations of the equations in all of them.
 INTERVALS, EVALUATIONS = 20, 1_000
+#: Evaluations in a pilot run over a whole record, its relative tolerance, and the absolute one in units of the largest state.
+PILOT_EVALUATIONS, PILOT_TOLERANCE, PILOT_SMALL = 20_000, 1e-3, 1e-9
 
 
 class _TooMany(Exception):
     """More evaluations than the question is worth."""
+
+
+class _Flow:
+    """Equations of motion and their Jacobian as numbers, along the input of a record, a limited number of times."""
+
+    def __init__(self, system: System, record: TimeSeries, theta: np.ndarray, evaluations: int) -> None:
+        self.system, self.record, self.left = system, record, evaluations
+        self.rates = [entry for row in jacobian(system.f, system.x) for entry in row]
+        (whole,) = completed_sets(system, np.asarray(theta, dtype=float)[None])
+        self.fixed = dict(zip(system.p, map(float, whole), strict=True))
+        #: Rate of the fastest decay seen so far.
+        self.fastest = 0.0
+
+    def _values(self, outputs: Sequence[Scalar], t: float, x: np.ndarray, i: int) -> np.ndarray:
+        self.left -= 1
+        if self.left < 0:
+            raise _TooMany
+        system, record = self.system, self.record
+        part = np.clip((t - record.t[i]) / record.dt[i], 0.0, 1.0)
+        u = record.input_at(np.array([i]), np.array([part]))[0]
+        at = {system.t: t, **dict(zip(system.x, x, strict=True)), **dict(zip(system.u, u, strict=True)), **self.fixed}
+        return np.array(evaluate(outputs, at))
+
+    def change(self, t: float, x: np.ndarray, i: int) -> np.ndarray:
+        """Jacobian (n_x, n_x)."""
+        partial = self._values(self.rates, t, x, i).reshape(len(x), len(x))
+        self.fastest = max(self.fastest, float(-np.linalg.eigvals(partial).real.min()))
+        return partial
+
+    def run(self, x: np.ndarray, i: int, tolerance: float, small: float, first: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Times of the steps through sampling interval ``i``, and the states there (n_x, steps); Radau's method.
+
+        Raises
+        ------
+        ValueError, numpy.linalg.LinAlgError, _TooMany
+            Where there is no solution, or not within the number of evaluations.
+        """
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            run = scipy.integrate.solve_ivp(
+                lambda t, x: self._values(self.system.f, t, x, i),
+                self.record.t[i : i + 2],
+                x,
+                method="Radau",
+                jac=lambda t, x: self.change(t, x, i),
+                rtol=tolerance,
+                atol=small,
+                first_step=first,
+            )
+        if not run.success or not np.all(np.isfinite(run.y)):
+            raise ValueError("no solution")
+        return run.t, run.y
 
 
 @untraced()
@@ -41,44 +96,65 @@ def fastest_decay(system: System, record: TimeSeries, theta: np.ndarray, start: 
         Largest negative real part of an eigenvalue of the Jacobian, its sign turned; None where the implicit method finds
         no solution either, or takes too long.
     """
-    rates = [entry for row in jacobian(system.f, system.x) for entry in row]
-    (whole,) = completed_sets(system, np.asarray(theta, dtype=float)[None])
-    n, fixed, left = len(system.x), dict(zip(system.p, map(float, whole), strict=True)), EVALUATIONS
-    fastest = 0.0
-
-    def values(outputs: Sequence[Scalar], t: float, x: np.ndarray, i: int) -> np.ndarray:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise _TooMany
-        part = np.clip((t - record.t[i]) / record.dt[i], 0.0, 1.0)
-        u = record.input_at(np.array([i]), np.array([part]))[0]
-        at = {system.t: t, **dict(zip(system.x, x, strict=True)), **dict(zip(system.u, u, strict=True)), **fixed}
-        return np.array(evaluate(outputs, at))
-
-    x = np.asarray(start, dtype=float)
+    flow, x = _Flow(system, record, theta, EVALUATIONS), np.asarray(start, dtype=float)
     for i in range(min(len(record) - 1, INTERVALS)):
-
-        def slope(t: float, x: np.ndarray, i: int = i) -> np.ndarray:
-            return values(system.f, t, x, i)
-
-        def change(t: float, x: np.ndarray, i: int = i) -> np.ndarray:
-            nonlocal fastest
-            partial = values(rates, t, x, i).reshape(n, n)
-            fastest = max(fastest, float(-np.linalg.eigvals(partial).real.min()))
-            return partial
-
         try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                run = scipy.integrate.solve_ivp(slope, record.t[i : i + 2], x, method="Radau", jac=change, rtol=1e-4, atol=1e-8)
-                if not run.success or not np.all(np.isfinite(run.y)):
-                    return None
-                for t, state in zip(run.t, run.y.T, strict=True):
-                    change(t, state)
+            times, states = flow.run(x, i, 1e-4, 1e-8, None)
+            for t, state in zip(times, states.T, strict=True):
+                flow.change(t, state, i)
         except _TooMany:
-            return fastest or None
+            return flow.fastest or None
         except (ValueError, np.linalg.LinAlgError):  # not a number
             return None
-        x = run.y[:, -1]
-    return fastest
+        x = states[:, -1]
+    return flow.fastest
+
+
+@untraced()
+def pilot_times(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray) -> list[np.ndarray] | None:
+    """Times of the steps that an adaptive implicit method takes, one array for each sampling interval, ends included.
+
+    Steps grow through the samples of an unforced system, and begin anew after a jump of the input only if the error asks for
+    it. None where there is no solution, or it takes too long.
+    """
+    flow, x = _Flow(system, record, theta, PILOT_EVALUATIONS), np.asarray(start, dtype=float)
+    small, step, parts = PILOT_SMALL * (float(np.max(np.abs(x), initial=0.0)) or 1.0), None, list[np.ndarray]()
+    for i in range(len(record) - 1):
+        length = float(record.t[i + 1] - record.t[i])
+        try:
+            times, states = flow.run(x, i, PILOT_TOLERANCE, small, None if step is None else min(step, length))
+        except (_TooMany, ValueError, np.linalg.LinAlgError):
+            return None
+        taken = np.diff(times)
+        # The last step is cut off by the sample; what the error allows is at least the one before it.
+        step = max(float(taken[-1]), float(taken[-2]) if taken.size > 1 else 0.0, 5 * step if step and taken.size == 1 else 0.0)
+        x = states[:, -1]
+        parts.append(times)
+    return parts
+
+
+def pilot_grid(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray) -> StepGrid | None:
+    """Steps that follow the solutions of parameter sets (N, P) from initial states (N, n_x): as short as the shortest.
+
+    The density of steps is the largest of those that the adaptive runs have; each interval gets a whole number of them, of
+    lengths with the same integral of the density. None where none of the runs has a solution.
+    """
+    runs = [times for at in zip(theta, start, strict=True) if (times := pilot_times(system, record, *at)) is not None]
+    if not runs:
+        return None
+    counts, ends = [], []
+    for i in range(len(record) - 1):
+        knots = np.unique(np.concatenate([run[i] for run in runs]))
+        middle = (knots[1:] + knots[:-1]) / 2
+        density = np.zeros(middle.size)
+        for run in runs:
+            place = np.clip(np.searchsorted(run[i], middle) - 1, 0, run[i].size - 2)
+            density = np.maximum(density, 1 / np.diff(run[i])[place])
+        total = np.concatenate([[0.0], np.cumsum(density * np.diff(knots))])
+        n = max(1, int(np.ceil(total[-1] * (1 - 1e-9))))
+        times = np.interp(total[-1] * np.arange(1, n + 1) / n, total, knots)
+        share = (times - knots[0]) / (knots[-1] - knots[0])
+        share[-1] = 1.0
+        counts.append(n)
+        ends.append(share)
+    return StepGrid(np.array(counts, dtype=np.int64), np.concatenate(ends))

@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import pytensor
 
 from pm_sysid.arguments import among, shown, whole
 from pm_sysid.recurrence.functions import compiled
+from pm_sysid.steps.grid import StepGrid
 
 _log = logging.getLogger("pm_sysid")
 
@@ -46,6 +48,8 @@ class StepChoice:
         integration error that is left. NaN where it could not be judged.
     settled : bool
         Whether that is small enough (less than 0.1).
+    grids : tuple of StepGrid or None
+        Steps of each record that follow its solution, of which each is cut into ``substeps``; None for equal steps.
     """
 
     substeps: int
@@ -53,6 +57,16 @@ class StepChoice:
     where: str
     error: float
     settled: bool
+    grids: tuple[StepGrid, ...] | None = None
+
+    def steps(self, factor: int = 1) -> int | list[StepGrid]:
+        """Steps that a filter takes, or ``factor`` times as many."""
+        return cut(self.grids, self.substeps * factor)
+
+
+def cut(grids: Sequence[StepGrid] | None, n: int) -> int | list[StepGrid]:
+    """``n`` steps a sampling interval; or the steps of grids, each cut into n."""
+    return n if grids is None else [grid.refined(n) for grid in grids]
 
 
 def checked_substeps(substeps: Any, whose: str = "") -> int | Literal["auto"]:
@@ -71,6 +85,8 @@ class Criterion(ABC):
     tolerance: float
     #: What the log says is counted, and who says it.
     steps, who = "Runge-Kutta steps", ""
+    #: What they are counted by.
+    per = "a sample"
     #: Substeps that are used where no doubling up to twice ``MOST`` changes little enough.
     otherwise = 2 * MOST
 
@@ -133,7 +149,14 @@ def fewest_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, f
         if change < criterion.tolerance and 4 * n <= 2 * MOST:
             change = max(change, changed(n, 4))
         if change < criterion.tolerance:
-            _log.info("%ssubsteps='auto' chose %d %s a sample%s.", criterion.who, n, criterion.steps, criterion.reached(change))
+            _log.info(
+                "%ssubsteps='auto' chose %d %s %s%s.",
+                criterion.who,
+                n,
+                criterion.steps,
+                criterion.per,
+                criterion.reached(change),
+            )
             return n, change
         if 2 * n > MOST:
             return None, change

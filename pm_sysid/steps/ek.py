@@ -43,6 +43,8 @@ from pm_sysid.symbolic.system import System
 #: Smallest diffusion: keeps the pivots of the square root, and the squares of their squares that derivatives divide by,
 #: positive when the residual is exactly zero.
 FLOOR = 1e-50
+#: A diffusion found at graded steps is at least what a residual of this share of its terms gives.
+LEAST = 1e-4
 
 #: Factor of each component (chain, level) in a linear expression.
 type Row = dict[tuple[int, int], Scalar]
@@ -125,7 +127,14 @@ class FilterSteps(Carry):
                 # Local quasi-maximum-likelihood: the residual over what unit diffusion lets it be.
                 row = [H[c].get((c, k), 0.0) for k in range(self.levels)]
                 unit = [dot(row, [LQ[k][j] for k in range(self.levels)]) for j in range(self.levels)]
-                g2 = div(mul(residual[c], residual[c]), dot(unit, unit))
+                square = mul(residual[c], residual[c])
+                if self.form.graded:
+                    # Where a residual passes through zero, or is rounding, the diffusion would vanish and its relative
+                    # derivative would not exist: the likelihood had spikes there that are all a gradient saw.
+                    scaled = {part: div(v, scale[part[1]]) for part, v in values.items()}
+                    terms = [mul(h, scaled[part]) for part, h in H[c].items()]
+                    square = add(square, mul(LEAST**2, dot(terms, terms)))
+                g2 = div(square, dot(unit, unit))
                 diffusion.append(sqrt(add(g2, FLOOR**2)))
         if self.trace:
             extra = diffusion

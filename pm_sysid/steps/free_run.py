@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.op import Phase, Recurrence
-from pm_sysid.steps.grid import FilterInputs, substep_grid
+from pm_sysid.steps.grid import FilterInputs, StepGrid, substep_grid
 from pm_sysid.symbolic.scalars import Scalar, as_variable, mul, sub, substitute, switch, symbols
 from pm_sysid.symbolic.system import System
 
@@ -49,25 +49,22 @@ def _square(value: Scalar, y: Variable) -> Scalar:
     return switch(psb.isnan(y), 0.0, switch(lost, math.inf, square))
 
 
-def run_inputs(record: TimeSeries, substeps: int, nodes: Sequence[float], slope: bool) -> FilterInputs:
+def run_inputs(record: TimeSeries, substeps: int | StepGrid, nodes: Sequence[float], slope: bool) -> FilterInputs:
     """Evaluate a record's inputs where a step needs them.
 
     Parameters
     ----------
-    substeps : int
-        Steps in a sampling interval of median length.
+    substeps : int or StepGrid
+        Steps in a sampling interval of median length; or the steps themselves.
     nodes : sequence of float
         Places in a step, from 0 to 1, at which it evaluates the equations. A step reads the time at its start, its length,
         the inputs at each node (the ends taken from inside the sampling interval), and then their time derivatives at its
         start if ``slope``.
     """
-    counts, interval, end = substep_grid(record, substeps)
-    per = counts[interval + 1]
-    begin = end - 1.0 / per
-    lengths = np.diff(record.t)[interval]
-    h = np.full(interval.size, record.dt[0] / substeps) if record.uniform and interval.size else lengths / per
-    rows = [(record.t[interval] + begin * lengths)[:, None], h[:, None]]
-    places = [end if c == 1.0 else np.clip(begin + c / per, 0.0, 1.0) for c in nodes]
+    counts, interval, begin, end, h = substep_grid(record, substeps)
+    rows = [(record.t[interval] + begin * np.diff(record.t)[interval])[:, None], h[:, None]]
+    width = end - begin if isinstance(substeps, StepGrid) else 1.0 / counts[interval + 1]
+    places = [end if c == 1.0 else np.clip(begin + c * width, 0.0, 1.0) for c in nodes]
     rows += [record.input_at(interval, place) for place in places]
     if slope:
         rows.append(record.input_at(interval, places[0], 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,21 +25,73 @@ class FilterInputs(NamedTuple):
     step: float
 
 
-def substep_grid(record: TimeSeries, substeps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+@dataclass(frozen=True, eq=False)
+class StepGrid:
+    """Steps of any lengths in the sampling intervals of a record.
+
+    Parameters
+    ----------
+    counts : ndarray of int, shape (T - 1,)
+        Steps in each interval, at least one.
+    ends : ndarray, shape (sum(counts),)
+        Where each step ends, as a share of its interval: rising to 1 in every interval.
+    """
+
+    counts: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def equal(cls, counts: np.ndarray) -> StepGrid:
+        """Steps of one length in each interval."""
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return cls(counts, (within + 1) / np.repeat(counts, counts))
+
+    @property
+    def begins(self) -> np.ndarray:
+        """Where each step begins, as a share of its interval."""
+        begins = np.concatenate([[0.0], self.ends[:-1]])
+        begins[np.cumsum(self.counts) - self.counts] = 0.0
+        return begins
+
+    def refined(self, n: int) -> StepGrid:
+        """Every step cut into n."""
+        parts = np.arange(1, n + 1) / n
+        ends = self.begins[:, None] + (self.ends - self.begins)[:, None] * parts
+        ends[:, -1] = self.ends
+        return StepGrid(self.counts * n, ends.ravel())
+
+
+class Substeps(NamedTuple):
+    """Sampling intervals of a record cut into substeps, of which there are N.
+
+    ``counts`` (T,), zero before the first sample; for each substep the number of its ``interval``, its ``begin`` and ``end`` as
+    shares of it, and its ``length`` in seconds, each (N,).
+    """
+
+    counts: np.ndarray
+    interval: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    length: np.ndarray
+
+
+def substep_grid(record: TimeSeries, substeps: int | StepGrid) -> Substeps:
     """Cut sampling intervals into substeps.
 
-    Intervals longer than the median one (gaps) get proportionally more, so that no substep is much longer than the rest.
-
-    Returns
-    -------
-    counts : numpy.ndarray, shape (T,)
-        Substeps before each sample; zero before the first.
-    interval : numpy.ndarray, shape (N,)
-        Sampling interval of each substep.
-    fraction : numpy.ndarray, shape (N + 1 boundaries are implied,)
-        Position of the end of each substep in its interval, in (0, 1].
+    With a number, intervals longer than the median one (gaps) get proportionally more, so that no substep is much longer than
+    the rest.
     """
     dt = record.dt
+    if isinstance(substeps, StepGrid):
+        per = substeps.counts
+        if per.shape != dt.shape:
+            raise ValueError(
+                f"substeps hold {per.size} sampling intervals, and the record has {dt.size}; give one grid for each."
+            )
+        interval = np.repeat(np.arange(per.size), per)
+        begin, end = substeps.begins, substeps.ends
+        counts = np.concatenate([[0], per]).astype(np.int64)
+        return Substeps(counts, interval, begin, end, np.diff(record.t)[interval] * (end - begin))
     if record.uniform or dt.size == 0:
         counts = np.full(len(record), substeps, dtype=np.int64)
     else:
@@ -48,19 +101,29 @@ def substep_grid(record: TimeSeries, substeps: int) -> tuple[np.ndarray, np.ndar
     per = counts[1:]
     interval = np.repeat(np.arange(per.size), per)
     within = np.arange(per.sum()) - np.repeat(np.cumsum(per) - per, per)
-    return counts, interval, (within + 1) / np.repeat(per, per)
+    each = np.repeat(per, per)
+    end = (within + 1) / each
+    regular = record.uniform and interval.size
+    length = np.full(interval.size, dt[0] / substeps) if regular else np.diff(record.t)[interval] / each
+    return Substeps(counts, interval, end - 1.0 / each, end, length)
 
 
 def filter_inputs(
-    records: Sequence[TimeSeries], *, substeps: int, n_levels: int, jumps: bool, smoothness: int | None, uniform: bool
+    records: Sequence[TimeSeries],
+    *,
+    substeps: int | Sequence[StepGrid],
+    n_levels: int,
+    jumps: bool,
+    smoothness: int | None,
+    uniform: bool,
 ) -> FilterInputs:
     """Evaluate the inputs of records where a filter needs them.
 
     Parameters
     ----------
     records : sequence of TimeSeries
-    substeps : int
-        Substeps of a sampling interval of median length.
+    substeps : int or sequence of StepGrid
+        Substeps of a sampling interval of median length; or the steps of each record.
     n_levels : int
         Levels of input derivatives a start needs.
     jumps : bool
@@ -70,21 +133,18 @@ def filter_inputs(
     uniform : bool
         Whether all substeps of all records are equally long.
     """
-    grids = [substep_grid(r, substeps) for r in records]
-    lengths = [np.diff(r.t)[i] / c[i + 1] if i.size else i for r, (c, i, _) in zip(records, grids, strict=True)]
-    lengths = [
-        np.full(n.size, r.dt[0] / substeps) if r.uniform and n.size else n for r, n in zip(records, lengths, strict=True)
-    ]
-    everything = np.concatenate(lengths)
+    each: list[int | StepGrid] = [substeps] * len(records) if isinstance(substeps, int) else list(substeps)
+    grids = [substep_grid(r, n) for r, n in zip(records, each, strict=True)]
+    everything = np.concatenate([g.length for g in grids])
     step = float(np.median(everything)) if everything.size else 1.0
     starts, rows, samples, counts = [], [], [], []
-    for number, (record, (count, interval, fraction)) in enumerate(zip(records, grids, strict=True)):
+    for number, (record, (count, interval, _, fraction, lengths)) in enumerate(zip(records, grids, strict=True)):
         T, first = len(record), np.zeros(1, dtype=int)
         starts.append(np.concatenate([record.t[:1, None], *(record.input_at(first, 0.0, j) for j in range(n_levels))], axis=1))
         time = record.t[interval] + fraction * np.diff(record.t)[interval] if interval.size else np.empty(0)
         columns = [time[:, None], record.input_at(interval, fraction)]
         if not uniform:
-            columns.append(lengths[number][:, None] / step)
+            columns.append(lengths[:, None] / step)
         rows.append(np.concatenate(columns, axis=1))
         here, left = np.arange(T), np.maximum(np.arange(T) - 1, 0)
         at_end = (here > 0).astype(float)

@@ -11,7 +11,7 @@ from pm_sysid.recurrence.op import Recurrence
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.free_run import RunOutput
-from pm_sysid.steps.grid import FilterInputs
+from pm_sysid.steps.grid import FilterInputs, StepGrid
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
 from pm_sysid.steps.rosenbrock import rosenbrock_inputs, rosenbrock_recurrence
 from pm_sysid.symbolic.system import System
@@ -28,7 +28,7 @@ def run_recurrence(system: System, method: Method, output: RunOutput = "run") ->
     return rk4_recurrence(system, output) if method == "rk4" else rosenbrock_recurrence(system, output)
 
 
-def method_inputs(record: TimeSeries, substeps: int, method: Method) -> FilterInputs:
+def method_inputs(record: TimeSeries, substeps: int | StepGrid, method: Method) -> FilterInputs:
     """Evaluate a record's inputs where the step of a method needs them."""
     return rk4_inputs(record, substeps) if method == "rk4" else rosenbrock_inputs(record, substeps)
 

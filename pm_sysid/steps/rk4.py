@@ -8,7 +8,7 @@ from functools import lru_cache
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.free_run import RunOutput, free_run, run_inputs
-from pm_sysid.steps.grid import FilterInputs
+from pm_sysid.steps.grid import FilterInputs, StepGrid
 from pm_sysid.symbolic.scalars import Scalar, add, div, mul, substitute, symbol, symbols, untraced
 from pm_sysid.symbolic.system import System
 
@@ -44,6 +44,6 @@ def rk4_recurrence(system: System, output: RunOutput = "run") -> Recurrence:
     return free_run(system, Phase.build(x, system.p, [start, step, *u0, *u1, *u2], new), output, "RK4")
 
 
-def rk4_inputs(record: TimeSeries, substeps: int) -> FilterInputs:
+def rk4_inputs(record: TimeSeries, substeps: int | StepGrid) -> FilterInputs:
     """Evaluate a record's inputs where the Runge-Kutta step needs them."""
     return run_inputs(record, substeps, NODES, slope=False)

@@ -19,7 +19,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.elimination import Factors
 from pm_sysid.steps.free_run import RunOutput, free_run, run_inputs
-from pm_sysid.steps.grid import FilterInputs
+from pm_sysid.steps.grid import FilterInputs, StepGrid
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import Scalar, add, mul, sub, substitute, symbol, symbols, untraced
 from pm_sysid.symbolic.system import System
@@ -107,6 +107,6 @@ def rosenbrock_recurrence(system: System, output: RunOutput = "run") -> Recurren
     return free_run(system, Phase.build(x, system.p, inputs, new), output, "Rodas5P")
 
 
-def rosenbrock_inputs(record: TimeSeries, substeps: int) -> FilterInputs:
+def rosenbrock_inputs(record: TimeSeries, substeps: int | StepGrid) -> FilterInputs:
     """Evaluate a record's inputs where the Rosenbrock step needs them."""
     return run_inputs(record, substeps, NODES, slope=True)

@@ -1,0 +1,145 @@
+"""Filters whose steps follow a stiff solution: Robertson's kinetics against an accurate one, and rates over nine decades."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+from scipy.integrate import solve_ivp
+
+import pm_sysid as sid
+from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.solve.stiffness import pilot_grid
+from pm_sysid.steps.grid import StepGrid, substep_grid
+
+#: Robertson (1966): autocatalytic reaction; the rate constants span nine decades.
+ROBERTSON = sid.System(
+    lambda t, x, u, p: {
+        "a": -p.k1 * x.a + p.k3 * x.b * x.c,
+        "b": p.k1 * x.a - p.k2 * x.b**2 - p.k3 * x.b * x.c,
+        "c": p.k2 * x.b**2,
+    },
+    states=("a", "b", "c"),
+    params=("k1", "k2", "k3"),
+    observe=lambda t, x, dx, u, p: {"a": x.a, "b": x.b, "c": x.c},
+)
+RATES, NAMES = np.array([0.04, 3e7, 1e4]), ("k1", "k2", "k3")
+TIMES = np.concatenate([[0.0], np.logspace(-4, 5, 28)])
+SIZE = np.array([1.0, 3.6e-5, 1.0])
+
+
+def accurate(rates: np.ndarray, t: np.ndarray = TIMES) -> np.ndarray:
+    k1, k2, k3 = rates
+
+    def f(t: float, x: np.ndarray) -> list[float]:
+        made = k1 * x[0] - k3 * x[1] * x[2]
+        return [-made, made - k2 * x[1] ** 2, k2 * x[1] ** 2]
+
+    def jac(t: float, x: np.ndarray) -> list[list[float]]:
+        by_b = 2 * k2 * x[1]
+        return [[-k1, k3 * x[2], k3 * x[1]], [k1, -k3 * x[2] - by_b, -k3 * x[1]], [0.0, by_b, 0.0]]
+
+    y: np.ndarray = solve_ivp(f, t[[0, -1]], [1.0, 0, 0], "Radau", t, jac=jac, rtol=1e-11, atol=1e-15).y.T
+    return y
+
+
+TRUTH = accurate(RATES)
+NOISE = 0.01 * SIZE
+RECORD = sid.TimeSeries(TIMES, None, TRUTH + NOISE * np.random.default_rng(0).normal(size=TRUTH.shape))
+
+
+def gaussian(rates: np.ndarray) -> float:
+    error = (RECORD.output_matrix - accurate(rates)) / NOISE
+    return float(-0.5 * np.sum(error**2 + np.log(2 * np.pi * NOISE**2)))
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Robertson's rates under priors of a factor of three."""
+    with pm.Model() as model:
+        rates = {n: pm.LogNormal(n, np.log(2 * k), 1.0) for n, k in zip(NAMES, RATES, strict=True)}
+        noise = dict(zip("abc", NOISE, strict=True))
+        sid.ODEFilter("y", ROBERTSON, RECORD, rates, noise=noise, x0=[1.0, 0.0, 0.0], solver=sid.EK1(order=3))
+    return model
+
+
+def test_the_steps_follow_the_solution(model: Any) -> None:
+    choice = filter_view("y", model).op.grid.choice
+    assert choice.grids is not None and choice.settled and choice.error < 0.1
+    assert choice.substeps * sum(int(g.counts.sum()) for g in choice.grids) < 1500  # equal ones of 1e-4 would be 1e9
+
+
+def test_likelihood_and_gradient_are_those_of_the_accurate_solution(model: Any) -> None:
+    names = [f"{n}_log__" for n in NAMES]
+    variables = [model[name] for name in NAMES]
+    density = model.compile_logp(vars=model.observed_RVs)
+    loglik = model.logp(vars=model.observed_RVs)
+    slopes = model.compile_fn(pytensor.grad(loglik, [model.rvs_to_values[v] for v in variables]), inputs=model.value_vars)
+    at = np.log(RATES * np.array([1.01, 0.97, 1.02]))
+    point = dict(zip(names, at, strict=True))
+    assert density(point) == pytest.approx(gaussian(np.exp(at)), abs=0.1)
+    expected = []
+    for e in 1e-3 * np.eye(3):
+        near, far = (gaussian(np.exp(at + k * e)) - gaussian(np.exp(at - k * e)) for k in (1, 2))
+        expected.append((8 * near - far) / 12e-3)
+    np.testing.assert_allclose(slopes(point), expected, rtol=2e-3)
+    chosen = filter_view("y", model).op.substeps
+    sid.set_substeps(4 * chosen, model)
+    np.testing.assert_allclose(slopes(point), expected, rtol=1e-4)
+    sid.set_substeps(chosen, model)
+
+
+def test_rates_over_nine_decades_give_a_number_or_minus_infinity(model: Any) -> None:
+    density, rng = model.compile_logp(vars=model.observed_RVs), np.random.default_rng(1)
+    for _ in range(60):
+        at = np.log(RATES) + np.log(10) * rng.uniform(-4.5, 4.5, 3)
+        value = density(dict(zip([f"{n}_log__" for n in NAMES], at, strict=True)))
+        assert not np.isnan(value) and value < np.inf
+
+
+def test_settling_keeps_the_grid_and_other_records_are_refused(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "pm_sysid"):
+        after = sid.settle_substeps(dict(zip(NAMES, RATES, strict=True)), model=model)["y"]
+    assert after.grids is not None and after.settled and after.where == "at the point given"
+    with pytest.raises(ValueError, match=r"follow the solution of its record.* build a new model"):
+        sid.set_data({"y": RECORD[:20]}, model)
+    with pytest.raises(ValueError, match="follow the solution of its record already; give the number"):
+        sid.set_substeps("auto", model)
+
+
+# -- grids ------------------------------------------------------------------------------------------------------------
+
+
+def test_refining_cuts_every_step() -> None:
+    grid = StepGrid(np.array([1, 3]), np.array([1.0, 0.1, 0.4, 1.0]))
+    np.testing.assert_array_equal(grid.begins, [0.0, 0.0, 0.1, 0.4])
+    fine = grid.refined(2)
+    np.testing.assert_array_equal(fine.counts, [2, 6])
+    np.testing.assert_allclose(fine.ends, [0.5, 1.0, 0.05, 0.1, 0.25, 0.4, 0.7, 1.0])
+
+
+def test_equal_steps_are_those_of_a_number() -> None:
+    record = sid.TimeSeries(np.array([0.0, 0.5, 1.0, 1.5]))
+    cut, same = substep_grid(record, 4), substep_grid(record, StepGrid.equal(np.array([4, 4, 4])))
+    for a, b in zip(cut, same, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14, atol=1e-16)
+
+
+def test_a_pilot_is_as_fine_as_the_solution_that_changes_fastest() -> None:
+    decay = sid.System(lambda t, x, u, p: -p.k * (x.z - 1.0), states=("z",), params=("k",), observe=lambda t, x, dx, u, p: x.z)
+    record = sid.TimeSeries(np.arange(4.0))
+    rates = ([1e3], [1.0], [1e3, 1.0])
+    grids = [pilot_grid(decay, record, np.array(ks)[:, None], np.zeros((len(ks), 1))) for ks in rates]
+    fast, slow, both = (g for g in grids if g is not None)
+    assert fast.ends[0] < 1e-2 and both.ends[0] <= 1.01 * fast.ends[0]
+    assert both.counts.sum() >= max(fast.counts.sum(), slow.counts.sum())
+    assert np.all(np.diff(both.ends) != 0) and np.all(both.ends[np.cumsum(both.counts) - 1] == 1.0)
+
+
+def test_a_grid_of_another_record_is_refused() -> None:
+    with pytest.raises(ValueError, match="substeps hold 2 sampling intervals, and the record has 3"):
+        substep_grid(sid.TimeSeries(np.arange(4.0)), StepGrid.equal(np.array([1, 2])))
