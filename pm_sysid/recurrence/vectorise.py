@@ -50,7 +50,7 @@ def _batched(op: Recurrence, inputs: tuple[Any, ...]) -> tuple[list[Variable], l
 
 
 def _unbatched(node: Apply, inputs: tuple[Any, ...]) -> bool:
-    """Whether no input has a batch dimension, as where all that the particles differ in comes later (a calibrated noise)."""
+    """Whether no input has a batch dimension, as in the calibration of a filter whose parameters are known."""
     return all(new.type.ndim == old.type.ndim for new, old in zip(inputs, node.inputs, strict=True))
 
 

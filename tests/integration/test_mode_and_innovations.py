@@ -21,6 +21,23 @@ def mode(model):
     return sid.find_mode(model)
 
 
+def test_the_mode_of_a_long_record_with_unknown_noise_alone():
+    """No particle changes the pass that calibrates the diffusion."""
+    decay = sid.System(
+        lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    )
+    t = np.linspace(0.0, 2.0, 1500)
+    error = 0.05 * np.random.default_rng(0).normal(size=t.size)
+    with pm.Model():
+        sigma = pm.Uniform("sigma", 0.0, 1.0)
+        record = sid.TimeSeries(t, None, np.exp(-1.5 * t) + error)
+        sid.ODEFilter("y", decay, record, {"rate": 1.5}, noise=sigma, x0=1.0, substeps=1)
+        found = sid.find_mode(prior_draws=0, progressbar=False)
+    n = t.size  # x0 is known, so that the first sample counts as well; the log-odds of sigma shift its mode by less than 1/n
+    expected = np.sqrt(np.mean(error**2))
+    assert float(found.initvals["sigma"]) == pytest.approx(expected, rel=2 / n)
+
+
 def test_mode_is_a_stationary_point_with_the_curvature_of_finite_differences(model, mode):
     assert mode.converged
     logp = model.compile_logp()
