@@ -10,7 +10,7 @@
 #   of 8192 samples at 400 Hz; the official split: levels 1, 3, 5, 7 for training, 2, 4, 6 for the test.
 # - Priors: none; modes and laws are fitted together (`fit_pem`, free runs) and compared by Schwarz's criterion.
 # - Solver: Runge-Kutta with two steps a sample for the fits, and eight for the runs that are compared.
-# - Runtime: `uv run examples/f16.py` takes about ten minutes; `--short` takes two laws, fewer samples and fewer iterations.
+# - Runtime: `uv run examples/f16.py` takes about twenty minutes; `--short` takes two laws, fewer samples and fewer iterations.
 
 # %%
 import argparse
