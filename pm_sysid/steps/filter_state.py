@@ -24,8 +24,8 @@ class Form:
 
     ``smoothness`` is the order of the first input derivative that jumps at a sample (None: none does); ``uniform`` says
     that all substeps are equally long; ``free`` lists the states whose initial value is uncertain; ``rolled`` has the algebra
-    of a dense filter done by loops (:mod:`pm_sysid.steps.routines`) where it is written out for small ones. ``graded`` says that
-    steps follow the solution: a dynamic diffusion then has a least size, in terms of what the residual is made of.
+    of a dense filter done by loops (:mod:`pm_sysid.steps.routines`) where it is written out for small ones. ``graded`` says
+    that steps follow the solution: a dynamic diffusion then has a least size, in terms of what the residual is made of.
     """
 
     order: int
