@@ -4,7 +4,7 @@
 # A shaker drives the right wing of a grounded F-16 with multisines of seven levels, from 12 to 98 N. Accelerometers are at the
 # shaker (`acc1`) and on both sides of the mounting of a payload: on the wing (`acc2`) and on the payload (`acc3`). The joint
 # between the last two slips and rattles. The script makes a modal model of the band from level 1, adds laws for the joint, fits
-# all of them to the levels 1, 3, 5 and 7, compares them by their evidence, and runs each freely on the levels 2, 4 and 6.
+# all of them to the levels 1, 3, 5 and 7, compares them by Schwarz's criterion, and runs each freely on the levels 2, 4, 6.
 #
 # - Data: J.P. Noel and M. Schoukens, "F-16 aircraft benchmark based on ground vibration test data", Brussels 2017. Nine periods
 #   of 8192 samples at 400 Hz; the official split: levels 1, 3, 5, 7 for training, 2, 4, 6 for the test.
@@ -419,7 +419,9 @@ if __name__ == "__main__":
 # ## What the test says
 # The numbers of the full form are on the page of results. Friction in two parts has the largest evidence, and its fit has
 # converged; the other searches ended after a fixed number of evaluations, so that their evidence is a lower bound. On level 2
-# it has less than half of the error of the linear floor in all channels, on level 4 less than half of that level's own.
+# it has less than half of the error of the linear floor in all channels, on level 4 less than half of that level's own. The
+# softening spring alone was fitted with two steps a sample, and makes use of their error: with the eight steps of the table its
+# error of acc1 on level 2 rises from 0.20 to 0.43.
 #
 # On level 6 it is as good as the linear floor, not better: the floor is the response measured at level 5, where the joint slips
 # as much. What is left lies above the band, where no force acts: 0.20, 0.10 and 0.32 of the accelerations of level 6 are blows
