@@ -35,7 +35,7 @@ def interruptible() -> Iterator[None]:
 #: Folders and files whose subject is what PyTensor compiles by numba, or how fast it is.
 COMPILED = (
     "unit/recurrence", "fuzz/test_fuzz", "unit/test_environment", "unit/test_compat", "unit/steps", "docs",
-    "integration/test_sampling", "integration/test_target", "integration/test_vectors",
+    "integration/test_sampling", "integration/test_target",
 )  # fmt: skip
 
 

@@ -175,7 +175,7 @@ class ExtendedKalman(_Kalman):
     Examples
     --------
     >>> ExtendedKalman(Q={"v": 0.1}, R=1e-4, substeps=2)
-    ExtendedKalman(Q={'v': 0.1}, R=0.0001, substeps=2)
+    ExtendedKalman(Q={'v': 0.1}, R=0.0001, substeps=2, method='auto')
     """
 
 

@@ -240,6 +240,7 @@ def test_vectors_give_the_same_numbers_as_scalars_to_the_last_bit(record: sid.Ti
     np.testing.assert_array_equal(vectors[1], scalars[1])
 
 
+@pytest.mark.numba
 def test_an_inverse_outside_the_recurrence_has_the_gradient_of_the_division(record: sid.TimeSeries) -> None:
     solver = sid.EK1(order=4)
     inverse, scalars = (value_and_gradient(filter_of(s, record, solver=solver), 0.01) for s in (MASSES, SCALARS))
@@ -247,6 +248,7 @@ def test_an_inverse_outside_the_recurrence_has_the_gradient_of_the_division(reco
     np.testing.assert_allclose(inverse[1], scalars[1], rtol=1e-8)
 
 
+@pytest.mark.numba
 def test_a_batch_of_particles_has_the_values_of_each(record: sid.TimeSeries) -> None:
     model = filter_of(MASSES, record, solver=sid.EK1(order=4))
     rows = np.random.default_rng(1).normal(size=(5, 8)) * 0.05 + np.concatenate([K.ravel(), np.zeros(4)])
