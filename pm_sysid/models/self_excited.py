@@ -36,7 +36,8 @@ def van_der_pol(
     Without a force the motion approaches a limit cycle of amplitude ``2 a`` (within 1.2 % for any ``c``). With
     ``m = k = a = 1`` this is the usual form ``z'' - mu (1 - z^2) z' + z = F`` with ``mu = c``. The motion of an unforced
     oscillator depends only on ``a`` and the ratios ``c / m`` and ``k / m``; fix ``m`` in this case. ``z = v = 0`` is an
-    equilibrium, so an unforced oscillator needs another initial state.
+    equilibrium, so an unforced oscillator needs another initial state. From ``mu`` = 50 on it is stiff (1000 is a usual test of
+    solvers): it creeps for 0.8 ``mu`` and jumps within ``1 / mu``.
 
     Source: van der Pol (Philosophical Magazine 2, 1926).
 

@@ -18,9 +18,9 @@ NAMES = """
     sample_states set_data set_substeps set_threads settle_substeps simulate smooth stages substeps_attrs waic
 """
 MODELS = """
-    bouc_wen cascaded_tanks chain coupled_tanks duffing emps freeplay friction_oscillator lugre_oscillator modal
-    pendulum piecewise_constraints piecewise_linear piecewise_map piecewise_oscillator priors
-    stribeck_oscillator structural van_der_pol
+    battery bouc_wen cascaded_tanks chain coupled_tanks duffing emps enzyme freeplay friction_oscillator heated_wall
+    hires lugre_oscillator modal pendulum piecewise_constraints piecewise_linear piecewise_map piecewise_oscillator priors
+    robertson stribeck_oscillator structural van_der_pol
 """
 DATASETS = """
     EmpsController benchmark bouc_wen emps emps_controller f16 silverbox

@@ -146,6 +146,12 @@ ENTRIES: dict[str, Entry] = {
     "stribeck_oscillator": Entry(system(M.stribeck_oscillator), {"v_s": 0.1} | MOTION),
     "van_der_pol": Entry(system(M.van_der_pol), {"forced": True} | MOTION),
     "pendulum": Entry(system(M.pendulum), {"friction": True, "v_s": 0.1, "observe": "angle"}),
+    "battery": Entry(
+        system(M.battery),
+        {"soc": [0.0, 0.5, 1.0], "voltage": [3.0, 3.7, 4.2]},
+        names={"soc": ("voltage",), "voltage": ("soc",)},
+    ),
+    "heated_wall": Entry(system(M.heated_wall), {"n": 3, "thickness": 0.1, "observe": "faces"}),
     "duffing, terms": Entry(system(M.duffing), {"quadratic": True, "cubic_damping": True}),
     "piecewise_oscillator, terms": Entry(system(M.piecewise_oscillator), {"regions": 3, "nonlinear": "damping"} | MOTION),
     "piecewise_linear": Entry(

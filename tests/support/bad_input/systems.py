@@ -168,4 +168,7 @@ ENTRIES: dict[str, Entry] = {
     "priors": Entry(prior, {"guess": {"k": 4.0}, "sd": 0.5, "prefix": ""}),
     "piecewise_map": Entry(M.piecewise_map, {"regions": 3, "offset": True}),
     "piecewise_oscillator": Entry(M.piecewise_oscillator, {}),
+    "robertson": Entry(M.robertson, {}),
+    "hires": Entry(M.hires, {}),
+    "enzyme": Entry(M.enzyme, {}),
 }
