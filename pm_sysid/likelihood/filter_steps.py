@@ -81,8 +81,8 @@ def set_substeps(
         view = views[name]
         if number == "auto" and view.op.grid.choice.grids is not None:
             raise ValueError(
-                f"the steps of {name!r} follow the solution of its record already; give the number that each is cut into, or "
-                "judge them by settle_substeps."
+                f"the steps of {name!r} follow the solution of its record already, or were given for each sampling interval; "
+                "give the number that each is cut into, or judge them by settle_substeps."
             )
         if number == "auto":
             records = _with_measurements(view)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pymc as pm
 import pytensor
+from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import among, shown
@@ -59,12 +60,13 @@ class ODEFilter:
         Standard deviation of the initial state. Default: zero where ``x0`` is given.
     solver : EK0 or EK1, default EK1(order=4)
         The probabilistic solver.
-    substeps : int or "auto", default "auto"
+    substeps : int, "auto" or array of int, shape (T - 1,), default "auto"
         Filter steps for each sampling interval. ``"auto"`` doubles them until the log-likelihood of records with the
         parameters of those prior draws that come nearest to ``data`` moves by less than 0.1, and says what it chose.
         Where that is not enough and the system is stiff, the steps follow the solution: those that an adaptive implicit solver
         takes near the record, each cut into as many as the log-likelihood needs, with a diffusion for each step in place of
-        ``"mle"``; the log says so.
+        ``"mle"``; the log says so. An array gives every sampling interval a number of its own (for several records a list of
+        arrays), and each step a diffusion as well where the filter is a dense EK1 of up to 20 components.
         :func:`settle_substeps` judges them again at a mode or on a posterior and takes more if need be; :func:`set_substeps`
         sets another number.
     likelihood : {"filter"}
@@ -120,7 +122,7 @@ class ODEFilter:
         x0: Any = None,
         x0_std: Any = None,
         solver: Solver | None = None,
-        substeps: int | Literal["auto"] = "auto",
+        substeps: int | Literal["auto"] | ArrayLike = "auto",
         likelihood: Literal["filter"] = "filter",
         dims: Sequence[str] | str | None = None,
     ) -> Any:
@@ -202,7 +204,8 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         records = check_records(problem.system, data)
         if op.grid.choice.grids is not None:
             raise ValueError(
-                f"the steps of {name!r} follow the solution of its record, which is stiff; build a new model for another."
+                f"the steps of {name!r} are those of its record (they follow its solution, or were given for each sampling "
+                "interval); build a new model for another."
             )
         form = _solver_like(problem).form(problem.system, records, problem.form.free)
         if form != problem.form:

@@ -14,6 +14,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from numpy.typing import ArrayLike
 from pytensor.graph import vectorize_graph
 from pytensor.graph.basic import Variable
 
@@ -63,9 +64,11 @@ class ODESimulator:
     x0 : number, mapping by state, sequence or vector, optional
         Initial state (numbers or variables); for several records a list. By default read off the first samples of ``y``
         where an output shows the state, and zero elsewhere.
-    substeps : int or "auto", default "auto"
-        Steps in each sampling interval. ``"auto"`` doubles them until three quarters of some draws from the
-        prior move by a normalised mean square error below 0.01 %, and says what it chose; a number is obeyed and checked.
+    substeps : int, "auto" or array of int, shape (T - 1,), default "auto"
+        Steps in each sampling interval, or a number for each of them (for several records a list of arrays). ``"auto"``
+        doubles them until three quarters of some draws from the prior move by a normalised mean square error below 0.01 %, and
+        says what it chose; where the intervals of a stiff system differ by orders of magnitude, the steps follow the
+        solutions. What is given is obeyed and checked.
     method : {"auto", "rk4", "implicit"}, default "auto"
         As for :func:`simulate`; ``"auto"`` takes implicit steps where runs of the prior are lost otherwise, by stiffness.
     distance : {"nmse", "nrmse", "nmae"} or callable, default "nmse"
@@ -115,7 +118,7 @@ class ODESimulator:
         *,
         noise: Any = None,
         x0: Any = None,
-        substeps: int | Literal["auto"] = "auto",
+        substeps: int | Literal["auto"] | ArrayLike = "auto",
         method: Literal["auto", "rk4", "implicit"] = "auto",
         distance: str | Callable[[Any, Any], Any] = "nmse",
         epsilon: float = 1.0,
@@ -137,8 +140,8 @@ class ODESimulator:
         starts = [initial_state(system, r, x, None, hidden="zero")[0] for r, x in zip(records, given, strict=True)]
         theta, start = vector(check_params(system, params)), pt.stack([vector(s) for s in starts])
         deviations = vector([0.0] * len(system.outputs) if noise is None else noise_entries(system, noise))
-        steps = simulator_substeps(system, records, theta, start, substeps, checked_method(method))
-        simulation = Simulation(system, tuple(records), steps.substeps, by, flat, noise is not None, steps.method)
+        steps, chosen = simulator_substeps(system, records, theta, start, substeps, checked_method(method))
+        simulation = Simulation(system, tuple(records), tuple(steps), by, flat, noise is not None, chosen)
         # PyMC reads the length of a draw off its parameters.
         inputs = SimulatorInputs(theta, start, deviations, np.concatenate([r.t for r in records]))
 

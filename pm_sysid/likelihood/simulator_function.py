@@ -17,7 +17,7 @@ from pm_sysid.compat import NoneTypeT, SimulatorRV, register_stabilize
 from pm_sysid.likelihood.distances import Distance, MeanDistance
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.steps.derived import completed
-from pm_sysid.steps.grid import FilterInputs
+from pm_sysid.steps.grid import FilterInputs, StepGrid
 from pm_sysid.steps.integrate import Method, method_inputs, run_batch, run_recurrence
 from pm_sysid.symbolic.system import System
 
@@ -33,7 +33,7 @@ class Simulation:
 
     system: System
     records: tuple[TimeSeries, ...]
-    substeps: int
+    substeps: tuple[int | StepGrid, ...]
     distance: Distance
     flat: bool
     noisy: bool
@@ -42,7 +42,8 @@ class Simulation:
     @cached_property
     def inputs(self) -> list[FilterInputs]:
         """What the steps read of each record."""
-        return [method_inputs(record, self.substeps, self.method) for record in self.records]
+        steps = zip(self.records, self.substeps, strict=True)
+        return [method_inputs(record, n, self.method) for record, n in steps]
 
     @property
     def edges(self) -> list[int]:

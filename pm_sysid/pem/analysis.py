@@ -25,8 +25,8 @@ from pm_sysid.records.residual_tests import ResidualTests, residual_tests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
-from pm_sysid.solve.run_substeps import RunSteps
-from pm_sysid.solve.simulate import simulate, steps_of
+from pm_sysid.solve.run_substeps import EqualSteps
+from pm_sysid.solve.simulate import equal_steps_of, simulate_by_equal_steps
 from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.integrate import method_inputs, run_recurrence
 
@@ -174,17 +174,17 @@ def predict(fit: Any, k: float, record: TimeSeries | int | None, x0: Any) -> xr.
     )
 
 
-def _steps(filter: Filter, record: TimeSeries, p: np.ndarray, x0: np.ndarray) -> RunSteps:
+def _steps(filter: Filter, record: TimeSeries, p: np.ndarray, x0: np.ndarray) -> EqualSteps:
     """How to integrate free runs: as the filter, if it takes such steps."""
     if isinstance(filter, KalmanFilter):
-        return RunSteps(filter.substeps, filter.form.method)
+        return EqualSteps(filter.substeps, filter.form.method)
     system = filter.system
     values, start = (dict(zip(n, map(float, v), strict=True)) for n, v in ((system.params, p), (system.states, x0)))
-    return steps_of(simulate(system, record, values, x0=start))
+    return equal_steps_of(simulate_by_equal_steps(system, record, values, x0=start))
 
 
 def _ahead(
-    filter: Filter, record: TimeSeries, p: np.ndarray, states: np.ndarray, origins: np.ndarray, k: int, steps: RunSteps
+    filter: Filter, record: TimeSeries, p: np.ndarray, states: np.ndarray, origins: np.ndarray, k: int, steps: EqualSteps
 ) -> np.ndarray:
     """Outputs (n, k + 1, n_y) of free runs over k intervals from states (n, n_x) at samples ``origins``."""
     inputs = method_inputs(record, *steps)

@@ -19,8 +19,8 @@ from pm_sysid.pem.predictors import ESTIMATE, Noise, Predictor, ProbabilisticKal
 from pm_sysid.pem.settings import InitialState
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
-from pm_sysid.solve.run_substeps import RunSteps
-from pm_sysid.solve.simulate import simulate, steps_of
+from pm_sysid.solve.run_substeps import EqualSteps
+from pm_sysid.solve.simulate import equal_steps_of, simulate_by_equal_steps
 from pm_sysid.solve.substeps import SubstepWarning
 from pm_sysid.steps.integrate import Method
 from pm_sysid.steps.kalman import KalmanForm
@@ -140,7 +140,7 @@ def refined(setup: Setup, x: np.ndarray) -> Setup | None:
         return None
     params, x0 = unknowns.layout.place(x)
     values = dict(zip(system.params, params[: len(system.params)].tolist(), strict=True))
-    before = RunSteps(filter.substeps, filter.form.method)
+    before = EqualSteps(filter.substeps, filter.form.method)
     method = "implicit" if before.method == "implicit" else _method(setup.predictor)  # once stiff, always implicit
     _, steps = _free_runs(system, filter.records, values, x0, "auto", method)
     if steps == before or (steps.method == before.method and steps.substeps <= before.substeps):
@@ -235,20 +235,20 @@ def _free_runs(
     x0: np.ndarray,
     substeps: int | Literal["auto"],
     method: Method | Literal["auto"],
-) -> tuple[np.ndarray, RunSteps]:
+) -> tuple[np.ndarray, EqualSteps]:
     """Size of each state in free runs at the guess, and how all of them are integrated."""
     params = {p: values[p] for p in system.params}
     starts = [dict(zip(system.states, map(float, start), strict=True)) for start in x0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SubstepWarning)  # a guess need not be a good model
         pairs = list(zip(records, starts, strict=True))
-        runs = [simulate(system, r, params, x0=s, substeps=substeps, method=method) for r, s in pairs]
-        if len({steps_of(run).method for run in runs}) > 1:  # one stiff record makes them all stiff
-            runs = [simulate(system, r, params, x0=s, substeps=substeps, method="implicit") for r, s in pairs]
+        runs = [simulate_by_equal_steps(system, r, params, x0=s, substeps=substeps, method=method) for r, s in pairs]
+        if len({equal_steps_of(run).method for run in runs}) > 1:  # one stiff record makes them all stiff
+            runs = [simulate_by_equal_steps(system, r, params, x0=s, substeps=substeps, method="implicit") for r, s in pairs]
     with np.errstate(all="ignore"):
         squares = np.concatenate([np.stack([labelled(run, s).values for s in system.states], axis=1) for run in runs]) ** 2
         size = np.sqrt(np.mean(squares, axis=0))
-    return np.where(np.isfinite(size) & (size > 0), size, 1.0), max(map(steps_of, runs))
+    return np.where(np.isfinite(size) & (size > 0), size, 1.0), max(map(equal_steps_of, runs))
 
 
 def _method(predictor: Predictor) -> Method | Literal["auto"]:
@@ -256,18 +256,18 @@ def _method(predictor: Predictor) -> Method | Literal["auto"]:
     return "auto" if isinstance(predictor, ProbabilisticKalman) else predictor.method
 
 
-def _given_steps(predictor: Predictor) -> RunSteps | None:
+def _given_steps(predictor: Predictor) -> EqualSteps | None:
     """How a predictor integrates, if it leaves nothing to be chosen; ``"auto"`` takes a given number of Runge-Kutta steps."""
     if predictor.substeps == "auto":
         return None
-    return RunSteps(predictor.substeps, "implicit" if _method(predictor) == "implicit" else "rk4")
+    return EqualSteps(predictor.substeps, "implicit" if _method(predictor) == "implicit" else "rk4")
 
 
 def _filter(
     system: System,
     predictor: Predictor,
     records: Sequence[TimeSeries],
-    steps: RunSteps,
+    steps: EqualSteps,
     process: Noise,
     noise: Noise,
     roots: np.ndarray,

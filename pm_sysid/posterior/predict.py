@@ -196,7 +196,8 @@ def predict_fitted(
             middle, steps = starts[:, r].mean(axis=0), steps_of(run)
             begin = np.where(free, fitted_start(source.system, record, theta.mean(axis=0), middle, steps, free), starts[:, r])
             given = dict(zip(source.system.states, begin.T, strict=True))
-            run = simulate(source.system, record, sets, x0=given, substeps=steps.substeps, method=steps.method)
+            same: Any = steps.substeps
+            run = simulate(source.system, record, sets, x0=given, substeps=same, method=steps.method)
         pairs.append((record, run))
     return pairs
 

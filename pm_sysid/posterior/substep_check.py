@@ -129,7 +129,7 @@ def check_substeps(
     sums = []
     grids = view.op.grid.choice.grids
     if grids is not None and [len(r) for r in records] != [len(g.counts) + 1 for g in grids]:
-        raise ValueError("data: the steps of the filter follow the solution of its own record, which is stiff; leave data out.")
+        raise ValueError("data: the steps of the filter are those of its own record, interval by interval; leave data out.")
     for substeps in (coarse, fine):
         known = problem.data(records, cut(grids, substeps))
         sums.append([float(function(*p, *known)) for p in points])

@@ -33,6 +33,7 @@ from pm_sysid.reports.diagnostics import Diagnostics, diagnose, parameter_rows
 from pm_sysid.reports.drawing import equation, figure
 from pm_sysid.reports.validation import Validation
 from pm_sysid.reports.verdicts import Verdict
+from pm_sysid.solve.substeps import counted
 
 #: Draws from the prior, where the result has none.
 PRIOR_DRAWS = 1000
@@ -92,9 +93,12 @@ class Study:
             blocks += [equation(line) for line in problem.system.equations]
             solver = f"EK{1 if form.linearisation else 0} of order {form.order}"
             diffusion = "quasi-maximum-likelihood" if problem.calibrated else "dynamic" if form.dynamic else "fixed or free"
-            steps = f"{substeps} filter step{'s' * (substeps > 1)}"
+            grids = view.op.grid.choice.grids
+            steps = f"{counted(substeps, 'filter steps')} a sample"
+            if grids is not None:
+                steps = f"{substeps * sum(g.total for g in grids)} filter steps of different lengths in all"
             text = Markup(
-                f"Solved by a probabilistic filter, {solver}, {diffusion} diffusion, {steps} a sample; "
+                f"Solved by a probabilistic filter, {solver}, {diffusion} diffusion, {steps}; "
                 f"the input is {BETWEEN_SAMPLES[self.records[name][0].intersample]} between samples. "
                 "Measured as <i>{}</i> in the variable <i>{}</i>."
             )

@@ -20,6 +20,9 @@ from pm_sysid.steps.grid import FilterInputs, StepGrid, filter_inputs
 from pm_sysid.steps.iwp import scales
 from pm_sysid.symbolic.system import System
 
+#: Largest dense filter with a diffusion for each step: its algebra is written out.
+MOST_COMPONENTS = 20
+
 
 class Unknowns(NamedTuple):
     """What a log-likelihood depends on besides the record; tensors or arrays.
@@ -70,15 +73,23 @@ class Problem:
         return cls(system, solver.form(system, records, free), solver.calibrated)
 
     def graded(self) -> Problem:
-        """The same for steps that follow the solution: of any lengths, each with a diffusion of its own.
+        """The same for steps of any lengths, each with a diffusion of its own if this is a dense EK1 that is not too large.
 
         Where the solution changes by orders of magnitude, so does what a step leaves out, and no constant diffusion describes
         it; and the pass that calibrates one goes chain by chain, which couplings that are fast beside the step make unstable.
         The algebra is written out: the adjoints of its loops undo their updates, and what a stiff step has damped cannot be
         restored from what is left.
         """
+        if not self.may_follow:
+            return replace(self, form=replace(self.form, uniform=False))
         form = replace(self.form, uniform=False, dynamic=self.form.dynamic or self.calibrated, rolled=False, graded=True)
         return Problem(self.system, form, calibrated=False)
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether steps may follow a stiff solution."""
+        size = (self.form.order + 1) * len(self.system.chain_states)
+        return bool(self.form.linearisation) and not self.form.block and size <= MOST_COMPONENTS
 
     @property
     def steps(self) -> FilterSteps:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, override
+from typing import Any, override
 
 import numpy as np
 import pymc as pm
@@ -18,17 +18,19 @@ from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
-from pm_sysid.solve.run_substeps import STIFF, needed_steps
+from pm_sysid.solve.run_substeps import MOST_GRADED, STIFF, needed_steps, uneven
 from pm_sysid.solve.stiffness import pilot_grid
 from pm_sysid.solve.substeps import (
+    FOR_EACH,
     MOST,
     Criterion,
     StepChoice,
-    checked_substeps,
     cut,
     evaluate_at_initial_point,
     fewest_substeps,
+    given_steps,
     in_words,
+    named,
     settled_substeps,
     warn,
 )
@@ -51,12 +53,6 @@ NEAREST = 8
 SHARE, ASKED = 0.75, 0.5
 #: Implicit steps of test records for each of an adaptive solver, and points whose solutions such steps follow.
 FINE, FOLLOWED = 8, 4
-#: Longest sampling interval over the median one from which on equal steps are not tried where the system is stiff.
-UNEVEN = 100.0
-#: Longest records that an adaptive solver follows: it is plain Python.
-MOST_GRADED = 2_000
-#: Largest dense filter whose steps follow a solution: its algebra is written out.
-MOST_COMPONENTS = 20
 
 _log = logging.getLogger("pm_sysid")
 
@@ -95,7 +91,7 @@ class LogLikelihoodCriterion(Criterion):
     @property
     def per(self) -> str:  # type: ignore[override]
         """What they are counted by."""
-        return "a sample" if self.grids is None else "for each of an adaptive solver"
+        return "a sample" if self.grids is None else FOR_EACH
 
     def value(self, substeps: int) -> np.ndarray:
         """Log-likelihoods of the points."""
@@ -115,8 +111,8 @@ class LogLikelihoodCriterion(Criterion):
     @override
     def too_coarse(self, substeps: int, change: float) -> str:
         return (
-            f"substeps={substeps}: {self.where} the log-likelihood moves by {in_words(change)} when the substeps are doubled "
-            f"(more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
+            f"{named(substeps, self.grids)}: {self.where} the log-likelihood moves by {in_words(change)} when the substeps are "
+            f"doubled (more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
             "Use more substeps, a higher order, or substeps='auto'."
         )
 
@@ -274,28 +270,30 @@ def filter_substeps(
     problem: Problem,
     records: Sequence[TimeSeries],
     unknowns: Unknowns,
-    substeps: int | Literal["auto"],
+    substeps: Any,
     model: pm.Model | None,
     name: str = "",
     graded: bool = True,
 ) -> StepChoice:
-    """Filter steps a sample: the number asked for, checked, or the fewest that the log-likelihood needs.
+    """Filter steps a sample: those asked for (a number, or one for each sampling interval), or the fewest that will do.
 
     Prior draws that come near the record say with which parameters to judge. The test records are drawn with these (with the
     record's own input, times and missing samples), so that the answer depends on the integration alone and not on how well
     the draws fit the data.
 
     With ``"auto"`` and a choice that has ``grids``, the steps follow the solution, since equal ones are not enough and the
-    system is stiff; they are for :meth:`Problem.graded`. ``graded=False`` rules that out.
+    system is stiff; they are for :meth:`Problem.graded`, as are those of an array. ``graded=False`` rules that out.
     """
-    substeps = checked_substeps(substeps)
+    substeps = given_steps(substeps, records)
+    if isinstance(substeps, tuple):
+        return _given_choice(problem, records, unknowns, substeps, model, name)
 
     def follow() -> StepChoice | None:
         return _graded_choice(problem, records, unknowns, model, name) if graded and substeps == "auto" else None
 
     if all(len(r) < 2 for r in records):
         return StepChoice(1 if substeps == "auto" else substeps, substeps, "nowhere, for a single sample", 0.0, True)
-    if _uneven(records) and (found := follow()):
+    if any(map(uneven, records)) and (found := follow()):
         return found
     at, where = nearest_unknowns(problem, records, unknowns, model)
     few = shortened(records, MOST_SAMPLES)
@@ -329,11 +327,6 @@ def filter_substeps(
     return StepChoice(chosen, substeps, where, error, error < LOGLIK_TOLERANCE)
 
 
-def _uneven(records: Sequence[TimeSeries]) -> bool:
-    """Whether the sampling intervals of a record differ by orders of magnitude."""
-    return any(r.dt.size and float(np.max(r.dt)) > UNEVEN * float(np.median(r.dt)) for r in records)
-
-
 def _graded_choice(
     problem: Problem, records: Sequence[TimeSeries], unknowns: Unknowns, model: pm.Model | None, name: str
 ) -> StepChoice | None:
@@ -342,10 +335,7 @@ def _graded_choice(
     An adaptive solver runs at the initial point; its steps carry free runs at prior draws, and the steps that it takes at the
     nearest of these are those of the filter.
     """
-    form, chains = problem.form, len(problem.system.chain_states)
-    if not form.linearisation or form.block or (form.order + 1) * chains > MOST_COMPONENTS:
-        return None
-    if sum(len(r) for r in records) > MOST_GRADED:
+    if not problem.may_follow or sum(len(r) for r in records) > MOST_GRADED:
         return None
     initial = Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
     first = _grids(problem, records, [initial])
@@ -353,8 +343,49 @@ def _graded_choice(
         return None
     at, where = nearest_unknowns(problem, records, unknowns, model, first)
     grids = _grids(problem, records, at[:FOLLOWED])
-    if grids is None or not (_uneven(records) or _stiff(problem, records, at[0])):
+    if grids is None or not (any(map(uneven, records)) or _stiff(problem, records, at[0])):
         return None
+    criterion = _on_grids(problem, records, at, grids, where, SHARE, name)
+    if criterion is None:
+        return None
+    chosen, error = fewest_substeps(criterion)
+    if chosen is None:
+        return None
+    _log.info(
+        "%sthe steps follow the solution, which is stiff or changes by orders of magnitude: %d in all.",
+        criterion.who,
+        chosen * sum(g.total for g in grids),
+    )
+    return StepChoice(chosen, "auto", where, error, True, grids)
+
+
+def _given_choice(
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    unknowns: Unknowns,
+    grids: tuple[StepGrid, ...],
+    model: pm.Model | None,
+    name: str,
+) -> StepChoice:
+    """Steps that were given for each sampling interval, checked by cutting each in two."""
+    at, where = nearest_unknowns(problem, records, unknowns, model, grids)
+    criterion = _on_grids(problem, records, at, grids, where, ASKED, name)
+    if criterion is None:
+        return StepChoice(1, "array", where, np.nan, False, grids)
+    _, error = settled_substeps(criterion, 1)
+    return StepChoice(1, "array", where, error, error < LOGLIK_TOLERANCE, grids)
+
+
+def _on_grids(
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    at: Sequence[Unknowns],
+    grids: tuple[StepGrid, ...],
+    where: str,
+    share: float,
+    name: str,
+) -> LogLikelihoodCriterion | None:
+    """How steps of different lengths are judged at points; None where none of these can be solved."""
     missing = np.isnan(np.concatenate([r.output_matrix for r in records]))
     outputs = synthetic_outputs(problem, records, at, grids)
     solved = [(u, y) for u, y in zip(at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
@@ -362,16 +393,7 @@ def _graded_choice(
         return None
     at, y = (list(v) for v in zip(*solved, strict=True))
     who = f"{name}: " if name else ""
-    criterion = LogLikelihoodCriterion(problem.graded(), records, at, y, where, SHARE, 1.0, who, grids)
-    chosen, error = fewest_substeps(criterion)
-    if chosen is None:
-        return None
-    _log.info(
-        "%sthe steps follow the solution, which is stiff or changes by orders of magnitude: %d in all.",
-        who,
-        chosen * sum(int(g.counts.sum()) for g in grids),
-    )
-    return StepChoice(chosen, "auto", where, error, True, grids)
+    return LogLikelihoodCriterion(problem.graded(), records, at, y, where, share, 1.0, who, grids)
 
 
 def _grids(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> tuple[StepGrid, ...] | None:

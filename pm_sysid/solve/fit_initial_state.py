@@ -6,7 +6,8 @@ import numpy as np
 import scipy
 
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.solve.run_substeps import RunSteps
+from pm_sysid.solve.run_substeps import EqualSteps, RunSteps
+from pm_sysid.steps.grid import StepGrid
 from pm_sysid.steps.integrate import method_inputs, run_batch
 from pm_sysid.symbolic.system import System
 
@@ -19,7 +20,12 @@ STEP = 1e-5
 
 
 def fitted_start(
-    system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, steps: RunSteps, free: np.ndarray | None = None
+    system: System,
+    record: TimeSeries,
+    theta: np.ndarray,
+    start: np.ndarray,
+    steps: RunSteps | EqualSteps,
+    free: np.ndarray | None = None,
 ) -> np.ndarray:
     """Initial state by least squares over the first samples, each output weighted by its standard deviation.
 
@@ -31,7 +37,7 @@ def fitted_start(
         Parameters.
     start : ndarray, shape (n_x,)
         Where the search begins.
-    steps : RunSteps
+    steps : RunSteps or EqualSteps
         How to integrate.
     free : ndarray of bool, shape (n_x,), optional
         States that may move; by default all.
@@ -46,7 +52,8 @@ def fitted_start(
     seen, moving = np.isfinite(y), np.flatnonzero(np.ones(len(start), bool) if free is None else free)
     if not seen.any() or not moving.size:
         return start
-    inputs = method_inputs(first, *steps)
+    substeps = steps.substeps.first(len(first) - 1) if isinstance(steps.substeps, StepGrid) else steps.substeps
+    inputs = method_inputs(first, substeps, steps.method)
 
     def runs(starts: np.ndarray) -> np.ndarray:
         return run_batch(system, np.tile(theta, (len(starts), 1)), starts, inputs, method=steps.method)

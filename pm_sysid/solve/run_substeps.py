@@ -13,8 +13,21 @@ import pytensor
 
 from pm_sysid.arguments import among
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.solve.stiffness import fastest_decay
-from pm_sysid.solve.substeps import Criterion, checked_substeps, fewest_substeps, in_words, settled_substeps, warn
+from pm_sysid.solve.stiffness import fastest_decay, pilot_grid
+from pm_sysid.solve.substeps import (
+    FOR_EACH,
+    Criterion,
+    counted,
+    fewest_substeps,
+    given_steps,
+    in_words,
+    named,
+    say_chosen,
+    searched_substeps,
+    settled_substeps,
+    warn,
+)
+from pm_sysid.steps.grid import StepGrid, equal_total
 from pm_sysid.steps.integrate import STEPS, Method, method_inputs, run_batch
 from pm_sysid.symbolic.system import System
 
@@ -22,6 +35,8 @@ _log = logging.getLogger("pm_sysid")
 
 #: The outputs of a free run may move by this fraction of their root mean square.
 OUTPUT_TOLERANCE = 1e-4
+#: With implicit steps, whose order is five, outputs and states may move by this, if that can be reached.
+FINE_TOLERANCE = 1e-6
 #: Three quarters of the prior's free runs may move by this normalised mean square (percent).
 NMSE_TOLERANCE = 0.01
 #: Draws of the prior whose free runs are compared.
@@ -34,13 +49,44 @@ STIFF = 8
 UNSTABLE = 1.0
 #: Lost runs of the prior that are looked at for stiffness, and parameters that are named.
 LOOKED_AT, NAMED = 3, 8
+#: Longest sampling interval over the median one from which on the steps of a stiff system follow its solution at once.
+UNEVEN = 100.0
+#: Longest records that an adaptive solver follows: it is plain Python.
+MOST_GRADED = 2_000
+#: Equal implicit steps a sample that are not compared with steps that follow the solution.
+FEW = 2
+#: Runge-Kutta steps that cost as much as an implicit one.
+COST = 4
+#: Parameter sets beside those that steps were chosen at, at which they are checked, and how often a worst one joins them.
+CHECKED, ROUNDS = 64, 3
+#: Draws of the prior whose solutions steps follow.
+FOLLOWED = 8
 
 
-class RunSteps(NamedTuple):
+class EqualSteps(NamedTuple):
     """How a free run is integrated: steps in a sampling interval, and of which method."""
 
     substeps: int
     method: Method = "rk4"
+
+
+class RunSteps(NamedTuple):
+    """How a free run is integrated: steps in a sampling interval, or those of a record, and of which method."""
+
+    substeps: int | StepGrid
+    method: Method = "rk4"
+
+    @property
+    def in_words(self) -> str:
+        """Number and kind of the steps."""
+        if isinstance(self.substeps, StepGrid):
+            return f"{counted(self.substeps.total, STEPS[self.method])} in all"
+        return f"{counted(self.substeps, STEPS[self.method])} a sample"
+
+
+def uneven(record: TimeSeries) -> bool:
+    """Whether the sampling intervals of a record differ by orders of magnitude."""
+    return bool(record.dt.size) and float(np.max(record.dt)) > UNEVEN * float(np.median(record.dt))
 
 
 def checked_method(method: Any, whose: str = "") -> Method | Literal["auto"]:
@@ -94,24 +140,37 @@ def warn_of_lost_runs(system: System, record: TimeSeries, theta: np.ndarray, run
     first = lost[0]
     at = f" at {in_numbers(system.params, theta[first])}" if len(system.params) else ""
     remedy = "more substeps or method='implicit'" if steps.method == "rk4" else "more substeps"
-    with_steps = f"with {steps.substeps} {STEPS[steps.method]} a sample"
     warn(
-        f"simulate: {lost.size} of {len(runs)} runs are not finite {with_steps}. In the run with the index {first}, "
+        f"simulate: {lost.size} of {len(runs)} runs are not finite with {steps.in_words}. In the run with the index {first}, "
         f"{first_loss(system, record, runs[first])}{at}. Either the solution leaves all bounds there, or the steps are too "
         f"long: try {remedy}, or leave such parameters out."
     )
 
 
+def changes(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
+    """Largest change over time of each of some runs (N, T, n), relative to the root mean square of an output: (N,)."""
+    with np.errstate(all="ignore"):
+        largest = np.max(np.abs(fine), axis=1, keepdims=True) + 1e-300  # whose square may be beyond all numbers
+        apart, fine = coarse / largest - fine / largest, fine / largest
+        change = np.abs(apart) / (np.sqrt(np.mean(fine**2, axis=1, keepdims=True)) + 1e-300)
+        return np.nan_to_num(np.max(change, axis=(1, 2)), nan=np.inf)
+
+
 @dataclass(frozen=True)
 class OutputCriterion(Criterion):
-    """Outputs of the free runs of parameter sets (N, P) from initial states (N, n_x), relative to their root mean square."""
+    """Outputs of the free runs of parameter sets (N, P) from initial states (N, n_x), relative to their root mean square.
+
+    With a ``grid``, its steps are cut; with ``states``, these are judged too.
+    """
 
     system: System
     record: TimeSeries
     theta: np.ndarray
     start: np.ndarray
     method: Method = "rk4"
-    tolerance = OUTPUT_TOLERANCE
+    grid: StepGrid | None = None
+    tolerance: float = OUTPUT_TOLERANCE
+    states: bool = False
     who = "simulate: "
 
     @property
@@ -119,25 +178,32 @@ class OutputCriterion(Criterion):
         """What is counted."""
         return STEPS[self.method]
 
+    @property
+    def per(self) -> str:  # type: ignore[override]
+        """What they are counted by."""
+        return "a sample" if self.grid is None else FOR_EACH
+
+    def cut(self, substeps: int) -> int | StepGrid:
+        """Steps in a sampling interval, or those of the grid, each cut."""
+        return substeps if self.grid is None else self.grid.refined(substeps)
+
+    def total(self, substeps: int) -> float:
+        """Number of steps in the whole record."""
+        return equal_total(self.record, substeps) if self.grid is None else float(substeps * self.grid.total)
+
     def runs(self, substeps: int) -> np.ndarray:
         """Outputs and states (N, T, n_y + n_x)."""
-        inputs = method_inputs(self.record, substeps, self.method)
+        inputs = method_inputs(self.record, self.cut(substeps), self.method)
         return run_batch(self.system, self.theta, self.start, inputs, method=self.method)
 
     def value(self, substeps: int) -> np.ndarray:
-        """Outputs (N, T, n_y)."""
-        return self.runs(substeps)[:, :, : len(self.system.outputs)]
+        """Outputs (N, T, n_y), with the states behind if those are judged."""
+        return self.runs(substeps)[:, :, : None if self.states else len(self.system.outputs)]
 
     def change(self, coarse: np.ndarray, fine: np.ndarray) -> float:
         """Largest change over time of the runs that are finite; two that are lost do not agree."""
         finite = np.all(np.isfinite(fine), axis=(1, 2))
-        if not finite.any():
-            return np.inf
-        with np.errstate(over="ignore", invalid="ignore"):
-            largest = np.max(np.abs(fine[finite]), axis=1, keepdims=True) + 1e-300  # whose square may be beyond all numbers
-            apart, fine = coarse[finite] / largest - fine[finite] / largest, fine[finite] / largest
-            change = np.max(np.abs(apart) / (np.sqrt(np.mean(fine**2, axis=1, keepdims=True)) + 1e-300))
-        return float(np.nan_to_num(change, nan=np.inf))
+        return float(np.max(changes(coarse[finite], fine[finite]))) if finite.any() else np.inf
 
     def lost(self, substeps: int) -> str:
         """What is the matter with runs none of which is finite, in words; empty if one is."""
@@ -147,7 +213,8 @@ class OutputCriterion(Criterion):
         when = first_loss(self.system, self.record, runs[0])
         if len(self.system.params):
             when += f" at {in_numbers(self.system.params, self.theta[0])}"
-        found = needed_steps(self.system, self.record, self.theta[0], self.start[0]) if self.method == "rk4" else None
+        equal = self.method == "rk4" and self.grid is None
+        found = needed_steps(self.system, self.record, self.theta[0], self.start[0]) if equal else None
         if found is None or found[1] <= substeps:
             return f"{when}: the solution leaves all bounds, or is too steep for these steps"
         return (
@@ -159,10 +226,10 @@ class OutputCriterion(Criterion):
     @override
     def too_coarse(self, substeps: int, change: float) -> str:
         if not np.isfinite(change) and (lost := self.lost(2 * substeps)):
-            return f"substeps={substeps}: {lost}."
+            return f"{named(substeps, self.grid)}: {lost}."
         return (
-            f"substeps={substeps}: the outputs move by {in_words(change)} of their root mean square when the substeps are "
-            f"doubled (more than {self.tolerance:g}); use more, or substeps='auto'."
+            f"{named(substeps, self.grid)}: the outputs move by {in_words(change)} of their root mean square when the substeps "
+            f"are doubled (more than {self.tolerance:g}); use more, or substeps='auto'."
         )
 
     @override
@@ -180,52 +247,104 @@ def run_substeps(
     record: TimeSeries,
     theta: np.ndarray,
     start: np.ndarray,
-    substeps: int | Literal["auto"],
+    substeps: int | Literal["auto"] | StepGrid,
     method: Method | Literal["auto"] = "auto",
     beside: Sequence[int] = (),
+    graded: bool = True,
 ) -> RunSteps:
-    """How to integrate free runs: the number of steps asked for, checked, or the fewest that the outputs need.
+    """How to integrate free runs: the steps asked for, checked, or the fewest that the outputs need.
 
     The runs compared are those of the first, middle and last of the parameter sets (N, P) and initial states (N, n_x), and
     those with the indices ``beside``.
     ``method="auto"`` takes Runge-Kutta steps, and implicit ones where no number of those is enough and the system is stiff.
+    With ``graded`` implicit steps may follow the solution.
     """
     if len(record) < 2 or not len(theta) or not system.states:
         return RunSteps(1 if substeps == "auto" else substeps, _explicit(method))
     picked = sorted({0, len(theta) // 2, len(theta) - 1, *beside})
     criterion = OutputCriterion(system, record, theta[picked], start[picked], _explicit(method))
-    if method != "auto":
-        return RunSteps(settled_substeps(criterion, substeps)[0], method)
-    return _fewest(criterion) if substeps == "auto" else _as_given(criterion, substeps)
+    if substeps == "auto":
+        return _fewest(criterion, method, graded)
+    if isinstance(substeps, StepGrid):
+        criterion, n = replace(criterion, grid=substeps), 1
+    else:
+        n = substeps
+    if method == "auto":
+        return RunSteps(substeps, _as_given(criterion, n))
+    settled_substeps(criterion, n)
+    return RunSteps(substeps, method)
 
 
-def _fewest(criterion: OutputCriterion) -> RunSteps:
-    """The fewest Runge-Kutta steps that will do; implicit steps if none will and the system is stiff."""
-    number, change = fewest_substeps(criterion)
+def _fewest(criterion: OutputCriterion, method: Method | Literal["auto"], graded: bool) -> RunSteps:
+    """The fewest equal Runge-Kutta steps that will do; steps that follow the solution, or implicit ones, where those pay."""
+    at_once = graded and method != "rk4" and uneven(criterion.record)
+    following = _following(criterion) if at_once else None
+    limit = COST * following.total if following else np.inf
+    change = np.inf
+    if method != "implicit" and equal_total(criterion.record, 1) <= limit:
+        number, change = searched_substeps(criterion)
+        if number is not None and criterion.total(number) <= limit:
+            say_chosen(criterion, number, change)
+            return RunSteps(number)
+    if following:
+        return _say_following(criterion, following)
+    found = fastest(criterion.system, criterion.record, criterion.theta, criterion.start) if method == "auto" else (0.0, 0)
+    if method == "rk4" or (method == "auto" and found[1] <= STIFF):
+        warn(criterion.unsettled(change))
+        return RunSteps(criterion.otherwise)
+    implicit = replace(criterion, method="implicit")
+    number, left = _searched_finely(implicit)
+    if graded and not at_once and (number is None or number > FEW) and (following := _following(criterion)):
+        if number is None or following.total < implicit.total(number):
+            return _say_following(criterion, following)
     if number is not None:
-        return RunSteps(number)
-    found = fastest(criterion.system, criterion.record, criterion.theta, criterion.start)
-    if found[1] > STIFF:
-        number, _ = fewest_substeps(replace(criterion, method="implicit"))
-        if number is not None:
+        say_chosen(implicit, number, left)
+        if method == "auto":
             say_stiff(*found)
-            return RunSteps(number, "implicit")
-    warn(criterion.unsettled(change))
-    return RunSteps(criterion.otherwise)
+        return RunSteps(number, "implicit")
+    warn(criterion.unsettled(change if method == "auto" else left))
+    return RunSteps(criterion.otherwise, criterion.method)
 
 
-def _as_given(criterion: OutputCriterion, substeps: int) -> RunSteps:
-    """The number of Runge-Kutta steps that was asked for; of implicit steps if those are unstable."""
+def _following(criterion: OutputCriterion) -> StepGrid | None:
+    """Implicit steps that follow the solutions: those of an adaptive solver, cut until outputs and states no longer move."""
+    if len(criterion.record) > MOST_GRADED:
+        return None
+    grid = pilot_grid(criterion.system, criterion.record, criterion.theta, criterion.start)
+    if grid is None:
+        return None
+    number, _ = _searched_finely(replace(criterion, method="implicit", grid=grid))
+    return None if number is None else grid.refined(number)
+
+
+def _searched_finely(criterion: OutputCriterion) -> tuple[int | None, float]:
+    """The fewest implicit steps for outputs and states by the fine tolerance; for outputs by the other if there are none."""
+    number, change = searched_substeps(replace(criterion, tolerance=FINE_TOLERANCE, states=True))
+    return (number, change) if number is not None else searched_substeps(criterion)
+
+
+def _say_following(criterion: OutputCriterion, grid: StepGrid) -> RunSteps:
+    steps = RunSteps(grid, "implicit")
+    _log.info(
+        "%sthe steps follow the solution, which is stiff or changes by orders of magnitude: %s.", criterion.who, steps.in_words
+    )
+    return steps
+
+
+def _as_given(criterion: OutputCriterion, substeps: int) -> Method:
+    """Runge-Kutta for steps that were asked for; the implicit method if that is unstable."""
     change = criterion.change(criterion.value(substeps), criterion.value(2 * substeps))
     if not change < UNSTABLE:
         found = fastest(criterion.system, criterion.record, criterion.theta, criterion.start)
         implicit = replace(criterion, method="implicit")
-        if found[1] > substeps and not lost_runs(implicit.value(substeps)).size:
+        few = criterion.grid is None and found[1] <= substeps
+        if not few and found[0] > 0 and not lost_runs(implicit.value(substeps)).size:
             say_stiff(*found)
-            return RunSteps(settled_substeps(implicit, substeps)[0], "implicit")
+            settled_substeps(implicit, substeps)
+            return "implicit"
     if not change < criterion.tolerance:
         warn(criterion.too_coarse(substeps, change))
-    return RunSteps(substeps)
+    return "rk4"
 
 
 def fastest(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray) -> tuple[float, int]:
@@ -250,25 +369,29 @@ def all_runs(
     record: TimeSeries,
     theta: np.ndarray,
     start: np.ndarray,
-    substeps: int | Literal["auto"],
+    substeps: int | Literal["auto"] | StepGrid,
     method: Method | Literal["auto"],
     y: np.ndarray | None = None,
+    graded: bool = True,
 ) -> tuple[np.ndarray, RunSteps]:
     """Free runs of all parameter sets (N, P) as by :func:`~pm_sysid.steps.integrate.run_batch`, and how they were integrated.
 
-    With ``method="auto"``, Runge-Kutta steps that lose some of the runs by stiffness give way to implicit ones.
+    With ``method="auto"``, Runge-Kutta steps that lose some of the runs by stiffness give way to implicit ones. Where steps
+    follow the solutions of a few sets, others are checked too.
     """
 
     def run(steps: RunSteps) -> np.ndarray:
         return run_batch(system, theta, start, method_inputs(record, *steps), y, steps.method)
 
-    steps = run_substeps(system, record, theta, start, substeps, method)
+    steps = run_substeps(system, record, theta, start, substeps, method, graded=graded)
+    if substeps == "auto" and isinstance(steps.substeps, StepGrid):
+        steps = _for_all(system, record, theta, start, steps)
     runs = run(steps)
     lost = lost_runs(runs)
     if method == "auto" and steps.method == "rk4" and 0 < lost.size < len(runs):
         found = fastest(system, record, theta[lost], start[lost])
         if found[1] > STIFF:
-            implicit = run_substeps(system, record, theta, start, substeps, "implicit", lost[:LOOKED_AT].tolist())
+            implicit = run_substeps(system, record, theta, start, substeps, "implicit", lost[:LOOKED_AT].tolist(), graded)
             again = run(implicit)
             if lost_runs(again).size < lost.size:
                 say_stiff(*found)
@@ -276,6 +399,30 @@ def all_runs(
     if y is None:
         warn_of_lost_runs(system, record, theta, runs, steps)
     return runs, steps
+
+
+def _for_all(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, steps: RunSteps) -> RunSteps:
+    """Steps that follow the solutions of a few parameter sets, checked at others: the worst of them join the few."""
+    places = np.unique(np.linspace(0, len(theta) - 1, CHECKED).round().astype(int))
+    beside = list[int]()
+    for _ in range(ROUNDS):
+        if not isinstance(steps.substeps, StepGrid):
+            return steps
+        some = OutputCriterion(system, record, theta[places], start[places], "implicit", steps.substeps)
+        coarse, fine = some.value(1), some.value(2)
+        change = np.where(np.isfinite(fine).all(axis=(1, 2)), changes(coarse, fine), 0.0)
+        worst = int(places[np.argmax(change)])
+        if change.max() < OUTPUT_TOLERANCE or worst in beside:
+            break
+        beside.append(worst)
+        steps = run_substeps(system, record, theta, start, "auto", "implicit", beside)
+    if not change.max() < OUTPUT_TOLERANCE:
+        warn(
+            f"substeps='auto': steps that follow the solutions of {len(beside) + LOOKED_AT} parameter sets leave errors of "
+            f"{in_words(float(change.max()))} of the root mean square in the run with the index {worst}, at "
+            f"{in_numbers(system.params, theta[worst])}; simulate sets that differ this much one by one."
+        )
+    return steps
 
 
 @dataclass(frozen=True)
@@ -291,6 +438,7 @@ class PriorRunsCriterion(Criterion):
     theta: np.ndarray
     start: np.ndarray
     method: Method = "rk4"
+    grids: tuple[StepGrid, ...] | None = None
     tolerance = NMSE_TOLERANCE
 
     @property
@@ -298,9 +446,24 @@ class PriorRunsCriterion(Criterion):
         """What is counted."""
         return STEPS[self.method]
 
+    @property
+    def per(self) -> str:  # type: ignore[override]
+        """What they are counted by."""
+        return "a sample" if self.grids is None else FOR_EACH
+
+    def cut(self, substeps: int) -> list[int | StepGrid]:
+        """Steps of each record."""
+        return [substeps] * len(self.records) if self.grids is None else [grid.refined(substeps) for grid in self.grids]
+
+    def total(self, substeps: int) -> float:
+        """Number of steps in all records."""
+        steps = zip(self.records, self.cut(substeps), strict=True)
+        return sum(n.total if isinstance(n, StepGrid) else equal_total(record, n) for record, n in steps)
+
     def value(self, substeps: int) -> np.ndarray:
         """Outputs (N, T, n_y), joined along time."""
-        inputs = (method_inputs(record, substeps, self.method) for record in self.records)
+        steps = zip(self.records, self.cut(substeps), strict=True)
+        inputs = (method_inputs(record, n, self.method) for record, n in steps)
         each = [run_batch(self.system, self.theta, self.start[:, r], i, method=self.method) for r, i in enumerate(inputs)]
         return np.concatenate(each, axis=1)[:, :, : len(self.system.outputs)]
 
@@ -322,15 +485,15 @@ class PriorRunsCriterion(Criterion):
     @override
     def too_coarse(self, substeps: int, change: float) -> str:
         return (
-            f"substeps={substeps}: a quarter of the runs drawn from the prior move by a normalised mean square error of "
-            f"{change:.2g} % or more when the substeps are doubled (it should be below {self.tolerance}); use more, or "
+            f"{named(substeps, self.grids)}: a quarter of the runs drawn from the prior move by a normalised mean square error "
+            f"of {change:.2g} % or more when the substeps are doubled (it should be below {self.tolerance}); use more, or "
             "'auto'."
         )
 
     @override
     def unsettled(self, change: float) -> str:
         if not np.isfinite(self.value(self.otherwise)).all(axis=(1, 2)).any():
-            record, runs = self.records[0], method_inputs(self.records[0], self.otherwise, self.method)
+            record, runs = self.records[0], method_inputs(self.records[0], self.cut(self.otherwise)[0], self.method)
             run = run_batch(self.system, self.theta[:1], self.start[:1, 0], runs, method=self.method)[0]
             return (
                 f"substeps='auto': none of {len(self.theta)} runs drawn from the prior is finite with {self.otherwise} "
@@ -349,26 +512,38 @@ def simulator_substeps(
     records: Sequence[TimeSeries],
     theta: Any,
     start: Any,
-    substeps: int | Literal["auto"],
+    substeps: Any,
     method: Method | Literal["auto"] = "auto",
-) -> RunSteps:
-    """How to integrate free runs: the number of steps asked for, checked, or the fewest that most runs of the prior need.
+) -> tuple[list[int | StepGrid], Method]:
+    """How to integrate free runs: the steps asked for, checked, or the fewest that most runs of the prior need.
 
     ``theta`` (P,) and ``start`` (R, n_x) are expressions of a model's variables. They are drawn from the prior and not taken
     at the model's initial point: there, where all priors have their middle, regions and terms of the equations may vanish.
+
+    Returns
+    -------
+    steps : list
+        A number of steps in a sampling interval, or the steps themselves, for each record.
+    method : {"rk4", "implicit"}
     """
-    substeps, explicit = checked_substeps(substeps), _explicit(method)
+    given, explicit = given_steps(substeps, records), _explicit(method)
+    grids = given if isinstance(given, tuple) else None
+    number: int | Literal["auto"] = 1 if isinstance(given, tuple) else given
     if not system.states or all(len(r) < 2 for r in records):
-        return RunSteps(1 if substeps == "auto" else substeps, explicit)
+        return (list(grids) if grids else [1 if number == "auto" else number] * len(records)), explicit
     mode = pytensor.compile.Mode(linker="py", optimizer=None)
     drawn, starts = (np.asarray(v, float) for v in pm.draw([theta, start], PRIOR_DRAWS, random_seed=0, mode=mode))
-    criterion = PriorRunsCriterion(system, records, drawn, starts, explicit)
-    found = fewest_substeps(criterion)[0] if substeps == "auto" else None
+    criterion = PriorRunsCriterion(system, records, drawn, starts, explicit, grids)
+    at_once = number == "auto" and method != "rk4" and any(map(uneven, records))
+    if at_once and (following := _prior_followed(criterion)):
+        if sum(equal_total(r, 1) for r in records) > COST * following.total(1):
+            return _say_prior_followed(following)
+    found = fewest_substeps(criterion)[0] if number == "auto" else None
     if method == "auto":
-        lost = _lost_draws(criterion, found or substeps)
+        lost = _lost_draws(criterion, found or number)
         if lost.size and _stiff_draws(criterion, lost):
             implicit = replace(criterion, method="implicit")
-            left = _lost_draws(implicit, substeps)
+            left = _lost_draws(implicit, number)
             if left.size < lost.size:
                 _log.info(
                     "the system is stiff at some prior draws: %d of %d runs are lost with Runge-Kutta steps, and %d with "
@@ -377,8 +552,31 @@ def simulator_substeps(
                     len(drawn),
                     left.size,
                 )
-                return RunSteps(settled_substeps(implicit, substeps)[0], "implicit")
-    return RunSteps(found or settled_substeps(criterion, substeps)[0], criterion.method)
+                criterion, found = implicit, None
+    return criterion.cut(found or settled_substeps(criterion, number)[0]), criterion.method
+
+
+def _prior_followed(criterion: PriorRunsCriterion) -> PriorRunsCriterion | None:
+    """Runs by implicit steps that follow the solutions of some draws, as many as most of all draws need, or None."""
+    if sum(len(r) for r in criterion.records) > MOST_GRADED:
+        return None
+    grids = []
+    for r, record in enumerate(criterion.records):
+        grid = pilot_grid(criterion.system, record, criterion.theta[:FOLLOWED], criterion.start[:FOLLOWED, r])
+        if grid is None:
+            return None
+        grids.append(grid)
+    implicit = replace(criterion, method="implicit", grids=tuple(grids))
+    number, _ = searched_substeps(implicit)
+    return None if number is None else replace(implicit, grids=tuple(grid.refined(number) for grid in grids))
+
+
+def _say_prior_followed(following: PriorRunsCriterion) -> tuple[list[int | StepGrid], Method]:
+    _log.info(
+        "the steps follow the solutions at prior draws, which are stiff or change by orders of magnitude: %s in all.",
+        counted(int(following.total(1)), following.steps),
+    )
+    return following.cut(1), "implicit"
 
 
 def _lost_draws(criterion: PriorRunsCriterion, substeps: int | Literal["auto"]) -> np.ndarray:

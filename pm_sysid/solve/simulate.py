@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 from pymc import Model
 from pytensor.graph.basic import Variable
 
@@ -15,9 +16,10 @@ from pm_sysid.compat import MissingInputError
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_params, check_records, check_system, spread_numbers, vector
 from pm_sysid.solve.initial_state import initial_state
-from pm_sysid.solve.run_substeps import RunSteps, all_runs, checked_method, run_substeps
-from pm_sysid.solve.substeps import checked_substeps, evaluate_at_initial_point
+from pm_sysid.solve.run_substeps import EqualSteps, RunSteps, all_runs, checked_method, run_substeps
+from pm_sysid.solve.substeps import evaluate_at_initial_point, given_steps
 from pm_sysid.steps.derived import completed
+from pm_sysid.steps.grid import StepGrid
 from pm_sysid.steps.integrate import INTEGRATORS, Method, method_inputs, run_recurrence
 from pm_sysid.symbolic.system import System
 
@@ -28,7 +30,7 @@ def simulate(
     params: Mapping[str, Any],
     *,
     x0: Any = None,
-    substeps: int | Literal["auto"] = "auto",
+    substeps: int | Literal["auto"] | ArrayLike = "auto",
     method: Literal["auto", "rk4", "implicit"] = "auto",
     distance: Literal["nmse"] | None = None,
 ) -> Any:
@@ -48,9 +50,12 @@ def simulate(
     x0 : number, mapping by state, sequence or vector, optional
         Initial state; entries may be arrays of draws too. By default read off the first samples of ``y`` where an output
         shows the state, and zero elsewhere.
-    substeps : int or "auto", default "auto"
-        Steps in each sampling interval. ``"auto"`` doubles them until the outputs of the first, middle and
-        last parameter set move by less than 1e-4 of their root mean square; a number is obeyed and checked.
+    substeps : int, "auto" or array of int, shape (T - 1,), default "auto"
+        Steps in each sampling interval, or a number for each of them. ``"auto"`` doubles them until the outputs of the first,
+        middle and last parameter set move by less than 1e-4 of their root mean square. Implicit steps of a stiff system are
+        doubled until outputs and states move by less than 1e-6, if that can be reached; where equal steps would be more, they
+        follow the solution: those of an adaptive solver, cut. What is given is obeyed and checked. ``attrs["substeps"]`` of the
+        result is the number, or an array of numbers.
     method : {"auto", "rk4", "implicit"}, default "auto"
         ``"rk4"`` is the classical Runge-Kutta method, ``"implicit"`` the Rosenbrock method Rodas5P for stiff equations, of
         order five and L-stable. ``"auto"`` takes the first, and the second where no number of Runge-Kutta steps is enough (or
@@ -95,6 +100,19 @@ def simulate(
     >>> np.allclose(run["y"][:, -1], np.exp([-1.0, -2.0]), rtol=1e-4)
     True
     """
+    return _simulate(system, data, params, x0, substeps, method, distance)
+
+
+def simulate_by_equal_steps(
+    system: System, data: TimeSeries, params: Mapping[str, Any], *, x0: Any, substeps: Any = "auto", method: Any = "auto"
+) -> Any:
+    """Free runs as by :func:`simulate`, with one number of steps for all sampling intervals: for what takes a number."""
+    return _simulate(system, data, params, x0, substeps, method, None, graded=False)
+
+
+def _simulate(
+    system: System, data: TimeSeries, params: Any, x0: Any, substeps: Any, method: Any, distance: Any, graded: bool = True
+) -> Any:
     check_system(system)
     if not isinstance(data, TimeSeries):
         raise TypeError(f"data is {type(data).__name__}; give a TimeSeries (simulate several one by one).")
@@ -103,7 +121,7 @@ def simulate(
     (record,) = check_records(system, data, need_y=distance is not None)
     if "time" in (*system.states, *system.outputs):
         raise ValueError("a state or output is named 'time', which is the dimension of the result; rename it.")
-    substeps, method = checked_substeps(substeps), checked_method(method)
+    steps_given, method = _steps(substeps, record), checked_method(method)
     if isinstance(x0, list | tuple) and len(x0) == len(system.states):
         x0 = dict(zip(system.states, x0, strict=True))
     if isinstance(params, xr.Dataset | xr.DataTree):
@@ -115,11 +133,11 @@ def simulate(
     if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
         if distance is not None:
             raise ValueError(f"distance={distance!r} needs numbers for params and x0; write it out for PyTensor variables.")
-        return _symbolic(system, record, params, x0, substeps, method)
+        return _symbolic(system, record, params, x0, steps_given, method)
     theta, start, dims, coords = _draws(system, record, params, x0)
     measured = None if distance is None else record.output_matrix
-    values, steps = all_runs(system, record, theta, start, substeps, method, measured)
-    attributes = {"substeps": steps.substeps, "integrator": INTEGRATORS[steps.method]}
+    values, steps = all_runs(system, record, theta, start, steps_given, method, measured, graded)
+    attributes = {**_substeps_attrs(steps.substeps), "integrator": INTEGRATORS[steps.method]}
     if measured is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             values = 100 * values[:, 0] / np.sum(~np.isnan(measured), axis=0) / np.nanvar(measured, axis=0)
@@ -132,7 +150,30 @@ def simulate(
 def steps_of(run: xr.Dataset) -> RunSteps:
     """How the runs that :func:`simulate` returned were integrated."""
     (method,) = (m for m, name in INTEGRATORS.items() if name == run.attrs["integrator"])
-    return RunSteps(int(run.attrs["substeps"]), method)
+    given = run.attrs["substeps"]
+    return RunSteps(StepGrid(given, run.attrs["step_ends"]) if np.ndim(given) else int(given), method)
+
+
+def equal_steps_of(run: xr.Dataset) -> EqualSteps:
+    """How the runs that :func:`simulate_by_equal_steps` returned were integrated."""
+    steps = steps_of(run)
+    assert isinstance(steps.substeps, int)
+    return EqualSteps(steps.substeps, steps.method)
+
+
+def _steps(substeps: Any, record: TimeSeries) -> int | Literal["auto"] | StepGrid:
+    """What was asked for, checked."""
+    if isinstance(substeps, StepGrid):
+        return substeps
+    given = given_steps(substeps, [record])
+    return given[0] if isinstance(given, tuple) else given
+
+
+def _substeps_attrs(substeps: int | StepGrid) -> dict[str, Any]:
+    """Steps as attributes: a number; or a number for each interval, and where each step ends as a share of its interval."""
+    if isinstance(substeps, StepGrid):
+        return {"substeps": substeps.counts, "step_ends": substeps.ends}
+    return {"substeps": substeps}
 
 
 def run_variables(system: System, dims: Sequence[str], values: np.ndarray) -> dict[str, Any]:
@@ -199,7 +240,7 @@ def _symbolic(
     record: TimeSeries,
     params: Mapping[str, Any],
     x0: Any,
-    substeps: int | Literal["auto"],
+    substeps: int | Literal["auto"] | StepGrid,
     method: Method | Literal["auto"],
 ) -> Any:
     """Differentiable outputs of one parameter set."""

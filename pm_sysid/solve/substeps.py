@@ -6,7 +6,7 @@ import logging
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +14,17 @@ from typing import Any, Literal
 import numpy as np
 import pymc as pm
 import pytensor
+from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import among, shown, whole
+from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.steps.grid import StepGrid
 
 _log = logging.getLogger("pm_sysid")
+
+#: What steps that follow a solution are counted by.
+FOR_EACH = "for each of an adaptive solver"
 
 #: Substeps are not doubled beyond this.
 MOST = 32
@@ -39,8 +44,9 @@ class StepChoice:
     ----------
     substeps : int
         Filter steps in a sampling interval.
-    asked : int or "auto"
-        What was asked for: a number is obeyed, ``"auto"`` lets :func:`settle_substeps` take more.
+    asked : int, "auto" or "array"
+        What was asked for: a number is obeyed, and so is an array with a number for each sampling interval; ``"auto"`` lets
+        :func:`settle_substeps` take more.
     where : str
         Where the number was judged, in words.
     error : float
@@ -49,11 +55,11 @@ class StepChoice:
     settled : bool
         Whether that is small enough (less than 0.1).
     grids : tuple of StepGrid or None
-        Steps of each record that follow its solution, of which each is cut into ``substeps``; None for equal steps.
+        Steps of each record that follow its solution or were given, each cut into ``substeps``; None for equal steps.
     """
 
     substeps: int
-    asked: int | Literal["auto"]
+    asked: int | Literal["auto", "array"]
     where: str
     error: float
     settled: bool
@@ -76,6 +82,41 @@ def checked_substeps(substeps: Any, whose: str = "") -> int | Literal["auto"]:
     if not whole(substeps, 1, LIMIT):
         raise ValueError(f"{whose}substeps is {shown(substeps)}; give a positive integer or 'auto'.")
     return int(substeps)
+
+
+def given_steps(substeps: Any, records: Sequence[TimeSeries]) -> int | Literal["auto"] | tuple[StepGrid, ...]:
+    """A positive whole number, ``"auto"``, or the steps of each record from a number for each of its sampling intervals.
+
+    For several records the arrays are in a list.
+    """
+    if isinstance(substeps, Variable) or not np.iterable(substeps) or isinstance(substeps, str | bytes | Mapping):
+        return checked_substeps(substeps)
+    arrays: list[Any] = list(substeps)
+    if len(records) == 1:
+        only = isinstance(substeps, list | tuple) and len(arrays) == 1 and np.iterable(arrays[0])
+        return (_given_grid(arrays[0] if only else substeps, records[0], "substeps"),)
+    if len(arrays) != len(records) or not all(np.iterable(a) for a in arrays):
+        raise ValueError(
+            f"substeps is {shown(substeps)} for {len(records)} records; give one number for all, or a list with an array for "
+            "each record that holds a number of steps for each of its sampling intervals."
+        )
+    return tuple(_given_grid(a, r, f"substeps[{i}]") for i, (a, r) in enumerate(zip(arrays, records, strict=True)))
+
+
+def _given_grid(substeps: Any, record: TimeSeries, name: str) -> StepGrid:
+    """Steps of equal length in every interval, of which each has its own number."""
+    remedy = f"give a positive integer for each of the {len(record) - 1} sampling intervals of the record"
+    try:
+        counts = np.asarray(substeps)
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"{name} is {shown(substeps)}; {remedy}.") from None
+    if counts.dtype.kind not in "iu" and counts.size:
+        raise TypeError(f"{name} holds {counts.dtype} values; {remedy}.")
+    if counts.shape != record.dt.shape:
+        raise ValueError(f"{name} has the shape {counts.shape}; {remedy}.")
+    if counts.size and not (counts.min() >= 1 and counts.max() <= LIMIT):
+        raise ValueError(f"{name} holds numbers from {counts.min()} to {counts.max()}; {remedy}, at most {LIMIT}.")
+    return StepGrid.equal(counts.astype(np.int64))
 
 
 class Criterion(ABC):
@@ -135,6 +176,20 @@ def settled_substeps(criterion: Criterion, substeps: int | Literal["auto"], firs
 
 
 def fewest_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, float]:
+    """What :func:`searched_substeps` finds, and say so in the log."""
+    found, change = searched_substeps(criterion, first)
+    if found is not None:
+        say_chosen(criterion, found, change)
+    return found, change
+
+
+def say_chosen(criterion: Criterion, n: int, change: float) -> None:
+    """Say in the log how many steps were chosen."""
+    steps, reached = counted(n, criterion.steps), criterion.reached(change)
+    _log.info("%ssubsteps='auto' chose %s %s%s.", criterion.who, steps, criterion.per, reached)
+
+
+def searched_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, float]:
     """The fewest of ``first``, twice, four times ... it that will do, and what still changes there; None if none will do."""
     values: dict[int, Any] = {}
 
@@ -149,19 +204,25 @@ def fewest_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, f
         if change < criterion.tolerance and 4 * n <= 2 * MOST:
             change = max(change, changed(n, 4))
         if change < criterion.tolerance:
-            _log.info(
-                "%ssubsteps='auto' chose %d %s %s%s.",
-                criterion.who,
-                n,
-                criterion.steps,
-                criterion.per,
-                criterion.reached(change),
-            )
             return n, change
         if 2 * n > MOST:
             return None, change
         values.pop(n)
         n *= 2
+
+
+def named(substeps: int, grids: Any) -> str:
+    """What was asked for, in a warning: a number of equal steps, or steps of different lengths that are cut further."""
+    return f"substeps={substeps}" if grids is None else f"the steps of each sampling interval{_cut_into(substeps)}"
+
+
+def _cut_into(n: int) -> str:
+    return "" if n == 1 else f", each cut into {n}"
+
+
+def counted(n: int, things: str) -> str:
+    """Number with a noun whose plural ends in s."""
+    return f"{n} {things.removesuffix('s') if n == 1 else things}"
 
 
 def warn(text: str) -> None:

@@ -10,6 +10,9 @@ import numpy as np
 
 from pm_sysid.records.timeseries import TimeSeries
 
+#: Most steps of a record whose sampling intervals differ: one long gap would ask for more than any memory holds.
+MOST_STEPS = 20_000_000
+
 
 class FilterInputs(NamedTuple):
     """Arrays a filter reads from one or more records (sampling intervals cut into substeps).
@@ -53,6 +56,16 @@ class StepGrid:
         begins[np.cumsum(self.counts) - self.counts] = 0.0
         return begins
 
+    @property
+    def total(self) -> int:
+        """Number of steps in all intervals."""
+        return int(self.counts.sum())
+
+    def first(self, n: int) -> StepGrid:
+        """Steps of the first n intervals."""
+        counts = self.counts[:n]
+        return StepGrid(counts, self.ends[: counts.sum()])
+
     def refined(self, n: int) -> StepGrid:
         """Every step cut into n."""
         parts = np.arange(1, n + 1) / n
@@ -75,11 +88,40 @@ class Substeps(NamedTuple):
     length: np.ndarray
 
 
+def equal_counts(record: TimeSeries, substeps: int) -> np.ndarray:
+    """Steps in each sampling interval (T - 1,) that are about as long as ``substeps`` in one of median length."""
+    per, dt = _equal(record, substeps), record.dt
+    if per.sum() > MOST_STEPS and not record.uniform:
+        raise ValueError(
+            f"substeps is {substeps} for a sampling interval of median length ({np.median(dt):.3g}), which makes "
+            f"{per.sum():.3g} steps of equal length in all, since the longest interval is {np.max(dt):.3g}; give an array with "
+            "a number of steps for each interval, or 'auto' for steps that follow the solution."
+        )
+    return per.astype(np.int64)
+
+
+def equal_total(record: TimeSeries, substeps: int) -> float:
+    """Number of steps in a record that are about as long as ``substeps`` in an interval of median length; any number."""
+    return float(_equal(record, substeps).sum())
+
+
+def _equal(record: TimeSeries, substeps: int) -> np.ndarray:
+    dt = record.dt
+    if record.uniform or dt.size == 0:
+        return np.full(dt.size, float(substeps))
+    return np.maximum(1.0, np.ceil(substeps * dt / np.median(dt) * (1 - 1e-9)))
+
+
 def substep_grid(record: TimeSeries, substeps: int | StepGrid) -> Substeps:
     """Cut sampling intervals into substeps.
 
     With a number, intervals longer than the median one (gaps) get proportionally more, so that no substep is much longer than
     the rest.
+
+    Raises
+    ------
+    ValueError
+        If the steps belong to another record, or would be too many.
     """
     dt = record.dt
     if isinstance(substeps, StepGrid):
@@ -92,13 +134,8 @@ def substep_grid(record: TimeSeries, substeps: int | StepGrid) -> Substeps:
         begin, end = substeps.begins, substeps.ends
         counts = np.concatenate([[0], per]).astype(np.int64)
         return Substeps(counts, interval, begin, end, np.diff(record.t)[interval] * (end - begin))
-    if record.uniform or dt.size == 0:
-        counts = np.full(len(record), substeps, dtype=np.int64)
-    else:
-        counts = np.ones(len(record), dtype=np.int64)
-        counts[1:] = np.maximum(1, np.ceil(substeps * dt / np.median(dt) * (1 - 1e-9)))
-    counts[0] = 0
-    per = counts[1:]
+    per = equal_counts(record, substeps)
+    counts = np.concatenate([[0], per])
     interval = np.repeat(np.arange(per.size), per)
     within = np.arange(per.sum()) - np.repeat(np.cumsum(per) - per, per)
     each = np.repeat(per, per)

@@ -105,9 +105,9 @@ def test_settling_keeps_the_grid_and_other_records_are_refused(model: Any, caplo
     with caplog.at_level(logging.INFO, "pm_sysid"):
         after = sid.settle_substeps(dict(zip(NAMES, RATES, strict=True)), model=model)["y"]
     assert after.grids is not None and after.settled and after.where == "at the point given"
-    with pytest.raises(ValueError, match=r"follow the solution of its record.* build a new model"):
+    with pytest.raises(ValueError, match=r"are those of its record.* build a new model"):
         sid.set_data({"y": RECORD[:20]}, model)
-    with pytest.raises(ValueError, match="follow the solution of its record already; give the number"):
+    with pytest.raises(ValueError, match=r"follow the solution of its record already.* give the number"):
         sid.set_substeps("auto", model)
 
 
@@ -143,3 +143,35 @@ def test_a_pilot_is_as_fine_as_the_solution_that_changes_fastest() -> None:
 def test_a_grid_of_another_record_is_refused() -> None:
     with pytest.raises(ValueError, match="substeps hold 2 sampling intervals, and the record has 3"):
         substep_grid(sid.TimeSeries(np.arange(4.0)), StepGrid.equal(np.array([1, 2])))
+
+
+# -- steps that are given ---------------------------------------------------------------------------------------------
+
+
+def test_steps_given_for_each_interval_are_those_of_the_filter(model: Any) -> None:
+    """Robertson's reactions on equal steps in each interval, of which the beginning has most."""
+    counts = np.r_[60, np.full(27, 24)]
+    with pm.Model() as other:
+        rates = {n: pm.LogNormal(n, np.log(2 * k), 1.0) for n, k in zip(NAMES, RATES, strict=True)}
+        noise = dict(zip("abc", NOISE, strict=True))
+        sid.ODEFilter("y", ROBERTSON, RECORD, rates, noise=noise, x0=[1.0, 0.0, 0.0], solver=sid.EK1(order=3), substeps=counts)
+    choice = filter_view("y", other).op.grid.choice
+    assert choice.asked == "array" and choice.grids is not None and choice.grids[0].total == counts.sum()
+    point = {f"{n}_log__": np.log(k) for n, k in zip(NAMES, RATES, strict=True)}
+    assert other.compile_logp(vars=other.observed_RVs)(point) == pytest.approx(gaussian(RATES), abs=0.1)
+    assert sid.substeps_attrs(other)["substeps_y_asked"] == "array"
+    with pytest.raises(ValueError, match=r"those of its record .* given for each sampling interval"):
+        sid.set_data({"y": RECORD[:20]}, other)
+
+
+@pytest.mark.parametrize("solver", [sid.EK0(order=2), sid.EK1(order=2, covariance="block")])
+def test_the_same_number_for_each_interval_is_that_number_without_a_diffusion_for_each_step(solver: Any) -> None:
+    decay = sid.System(lambda t, x, u, p: -p.k * x.z, states=("z",), params=("k",), observe=lambda t, x, dx, u, p: x.z)
+    t = np.arange(6.0)
+    record, values = sid.TimeSeries(t, None, np.exp(-0.7 * t)), []
+    for substeps in (3, np.full(5, 3)):
+        with pm.Model() as model:
+            k = {"k": pm.LogNormal("k")}
+            sid.ODEFilter("y", decay, record, k, noise=0.1, x0=1.0, solver=solver, substeps=substeps)
+        values.append(model.compile_logp()({"k_log__": np.log(0.8)}))
+    assert values[1] == pytest.approx(values[0], rel=1e-10)
