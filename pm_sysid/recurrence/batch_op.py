@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import disconnected_type
 from pytensor.graph.basic import Apply, Variable
 
-from pm_sysid.recurrence.op import DerivedRunOp, filled_cotangents
+from pm_sysid.recurrence.op import DerivedRunOp, as_rows, filled_cotangents
 
 
 class BatchRecurrence(DerivedRunOp):
@@ -27,7 +27,7 @@ class BatchRecurrence(DerivedRunOp):
     -----
     As an Op it takes
 
-    - ``params (B, P)``, and ``starts (B, R, n)`` or ``(1, R, n)`` where all particles share them;
+    - ``params (B, R, P)``, or ``(B, 1, P)`` where all runs share them (``(B, P)`` is that), and ``starts (B, R, n)`` or ``(1, R, n)`` where all particles share them;
     - ``state (B, R, n_carry)``: what an earlier call returned as ``final``, to go on from where it ended; ``(0, 0, 0)``
       when the first sample is 0;
     - ``edges (K + 1,)``: samples ``edges[0]`` up to ``edges[-1]`` are run, and block ``k`` sums those from ``edges[k]`` up
@@ -44,7 +44,7 @@ class BatchRecurrence(DerivedRunOp):
     ) -> Apply:
         """Check and wrap the inputs."""
         inputs = [
-            pt.as_tensor_variable(params, ndim=2, dtype="float64"),
+            as_rows(params, 3),
             pt.as_tensor_variable(starts, ndim=3, dtype="float64"),
             pt.as_tensor_variable(state, ndim=3, dtype="float64"),
             pt.as_tensor_variable(edges, ndim=1, dtype="int64"),
@@ -90,7 +90,7 @@ class BatchRecurrenceGradient(DerivedRunOp):
         """Inputs of the batch, then the cotangents of its outputs, whose first dimension may be 1."""
         checked = [*BatchRecurrence(self.recurrence).make_node(*inputs[:8]).inputs]
         checked += [pt.as_tensor_variable(c, ndim=3, dtype="float64") for c in inputs[8:]]
-        return Apply(self, checked, [pt.dmatrix("g_params"), pt.dtensor3("g_starts")])
+        return Apply(self, checked, [checked[0].type("g_params"), pt.dtensor3("g_starts")])
 
     def infer_shape(self, node: Apply, input_shapes: Any) -> Any:
         """Every particle has its own gradient by the starts, even where it shares them."""

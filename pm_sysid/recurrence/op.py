@@ -91,6 +91,14 @@ def filled_cotangents(outputs: Sequence[Variable], cotangents: Sequence[Variable
     return [pt.zeros_like(o) if isinstance(c.type, DisconnectedType) else c for o, c in zip(outputs, cotangents, strict=True)]
 
 
+def as_rows(params: Any, ndim: int) -> Variable:
+    """Parameters with a dimension of runs, the last but one of ``ndim``, which is 1 where it was not given."""
+    params = pt.as_tensor_variable(params, dtype="float64")
+    if params.type.ndim == ndim - 1:
+        params = pt.expand_dims(params, -2)
+    return pt.as_tensor_variable(params, ndim=ndim)
+
+
 class Recurrence(RunOp):
     """Run a scalar step over time.
 
@@ -114,7 +122,7 @@ class Recurrence(RunOp):
 
     Notes
     -----
-    As an Op it takes ``params (P,)``, ``starts (R, n)``, ``counts (T,)``, ``substeps (N, n)`` and ``samples (T, n)`` and
+    As an Op it takes ``params (R, P)``, or ``(1, P)`` where all runs share them (a vector is one), ``starts (R, n)``, ``counts (T,)``, ``substeps (N, n)`` and ``samples (T, n)`` and
     returns ``outputs (T, n_out)`` and ``final (R, n_carry)``. ``counts[t]`` substeps come before sample ``t``; a negative
     count starts the next of the ``R`` runs, so that several records are one call. It is differentiable in ``params`` and
     ``starts``.
@@ -163,7 +171,7 @@ class Recurrence(RunOp):
     def make_node(self, params: Any, starts: Any, counts: Any, substeps: Any, samples: Any) -> Apply:
         """Check and wrap the inputs."""
         inputs = [
-            pt.as_tensor_variable(params, ndim=1, dtype="float64"),
+            as_rows(params, 2),
             pt.as_tensor_variable(starts, ndim=2, dtype="float64"),
             pt.as_tensor_variable(counts, ndim=1, dtype="int64"),
             pt.as_tensor_variable(substeps, ndim=2, dtype="float64"),
@@ -197,7 +205,7 @@ class RecurrenceGradient(DerivedRunOp):
         """Inputs of the recurrence, then the cotangents of its two outputs."""
         checked = [*self.recurrence.make_node(*inputs[:5]).inputs]
         checked += [pt.as_tensor_variable(c, ndim=2, dtype="float64") for c in inputs[5:]]
-        return Apply(self, checked, [pt.dvector("g_params"), pt.dmatrix("g_starts")])
+        return Apply(self, checked, [checked[0].type("g_params"), pt.dmatrix("g_starts")])
 
     def infer_shape(self, node: Apply, input_shapes: Any) -> Any:
         """Gradients look like what they are gradients of."""

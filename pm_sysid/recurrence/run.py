@@ -25,7 +25,8 @@ type Run = Callable[..., tuple[np.ndarray, np.ndarray]]
 def native(op: RunOp) -> Run:
     """Return an Op as a function of the arrays that it takes, which calls its machine code.
 
-    The arrays must have the Op's dtypes (float64, and int64 for edges, counts and threads).
+    The arrays must have the Op's dtypes (float64, and int64 for edges, counts and threads) and dimensions; of a single
+    sequence, parameters may be a vector.
     """
     raise NotImplementedError(f"no machine code for {op}")
 
@@ -39,7 +40,7 @@ def _(op: Recurrence) -> Run:
 
     def run(params: Any, starts: Any, counts: Any, substeps: Any, samples: Any) -> tuple[np.ndarray, np.ndarray]:
         outputs, final = np.empty((len(samples), op.n_outputs)), np.empty((len(starts), op.n_carry))
-        kernel(params, starts, counts, substeps, samples, outputs, final)
+        kernel(np.atleast_2d(params), starts, counts, substeps, samples, outputs, final)
         return outputs, final
 
     return run
@@ -53,9 +54,10 @@ def _(op: RecurrenceGradient) -> Run:
     kernel = _kernel(single.gradient_symbol(op.recurrence))
 
     def run(params: Any, starts: Any, *others: Any) -> tuple[np.ndarray, np.ndarray]:
-        g_params, g_starts = np.empty(len(params)), np.zeros(np.shape(starts))
-        kernel(params, starts, *others, g_params, g_starts)
-        return g_params, g_starts
+        rows = np.atleast_2d(params)
+        g_params, g_starts = np.empty(rows.shape), np.zeros(np.shape(starts))
+        kernel(rows, starts, *others, g_params, g_starts)
+        return g_params.reshape(np.shape(params)), g_starts
 
     return run
 
@@ -95,7 +97,7 @@ def _(op: BatchRecurrenceGradient) -> Run:
 def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     """Many parameter sets, ``run(params, starts, edges, counts, substeps, samples)``: arrays as :class:`BatchRecurrence`.
 
-    Every run begins at the first sample. The arrays must have the Op's dtypes (float64, and int64 for edges and counts).
+    Here ``params`` are (B, P), and every run begins at the first sample. The arrays must have the Op's dtypes (float64, and int64 for edges and counts).
     ``threads`` is by default the number that :func:`set_threads` has set.
     """
     with compiling(f"{recurrence.name}, many at once"):
@@ -104,7 +106,7 @@ def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
 
     def run(params: Any, starts: Any, edges: Any, *record: Any) -> tuple[np.ndarray, np.ndarray]:
         number = int(thread_count().get_value()) if threads is None else threads
-        return whole(params, starts, no_state, edges, *record, number)
+        return whole(np.expand_dims(params, -2), starts, no_state, edges, *record, number)
 
     return run
 

@@ -40,10 +40,10 @@ def _batched(op: Recurrence, inputs: tuple[Any, ...]) -> tuple[list[Variable], l
     params, starts, *record = inputs[:5]
     if any(v.type.ndim > core for v, core in zip(record, (1, 2, 2), strict=True)):
         return None
-    shape = _batch_shape([(params, 1), (starts, 2), *((c, 2) for c in inputs[5:])])
-    flat = _flat(params, 1, shape)
+    shape = _batch_shape([(params, 2), (starts, 2), *((c, 2) for c in inputs[5:])])
+    flat = _flat(params, 2, shape)
     if flat.type.shape[0] == 1:  # type: ignore[attr-defined]
-        flat = pt.broadcast_to(flat, (pt.prod(pt.stack(shape)), flat.shape[1]))  # type: ignore[attr-defined]
+        flat = pt.broadcast_to(flat, (pt.prod(pt.stack(shape)), flat.shape[1], flat.shape[2]))  # type: ignore[attr-defined]
     edges = pt.arange(record[0].shape[0] + 1, dtype="int64")
     cotangents = [_flat(c, 2, shape) for c in inputs[5:]]
     return [flat, _flat(starts, 2, shape), pt.constant(np.empty((0, 0, 0))), edges, *record, thread_count(), *cotangents], shape

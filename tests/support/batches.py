@@ -27,6 +27,12 @@ PYTHON = pytensor.compile.mode.Mode(linker="py", optimizer="fast_run")
 NONE = np.empty((0, 0, 0))
 
 
+def pulled_batch(op: Recurrence, *inputs: Any) -> list[Any]:
+    """Cotangents of parameters that all runs of a particle share, and of starts."""
+    g_params, g_starts = BatchRecurrenceGradient(op)(*inputs)  # type: ignore[misc]
+    return [g_params[:, 0], g_starts]
+
+
 @cache
 def compiled(op: Any) -> Any:
     inputs = {Recurrence: ARGUMENTS, BatchRecurrence: BATCH, BatchRecurrenceGradient: PULLED}[type(op)]
@@ -45,7 +51,10 @@ class Particles(NamedTuple):
         return compiled(BatchRecurrence(self.op))(self.params, self.starts, state, edges, *self.record, threads)
 
     def pull(self, edges: Any, g: Sequence[np.ndarray], state: np.ndarray = NONE, threads: int = 2) -> Any:
-        return compiled(BatchRecurrenceGradient(self.op))(self.params, self.starts, state, edges, *self.record, threads, *g)
+        g_params, g_starts = compiled(BatchRecurrenceGradient(self.op))(
+            self.params, self.starts, state, edges, *self.record, threads, *g
+        )
+        return [g_params.reshape(self.params.shape), g_starts]
 
     def pick(self, index: Any) -> Particles:
         return self._replace(params=self.params[index], starts=self.starts[index])

@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 
 from pm_sysid.models import bouc_wen, duffing
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.recurrence.op import Phase, Recurrence
+from pm_sysid.recurrence.op import Phase, Recurrence, RecurrenceGradient
 from pm_sysid.solve.filter_graph import Problem
 from pm_sysid.solve.options import EK1
 from pm_sysid.steps.ek import filter_recurrence
@@ -20,6 +20,12 @@ from pm_sysid.symbolic.system import System
 ARGUMENTS = [pt.dvector("p"), pt.dmatrix("starts"), pt.lvector("counts"), pt.dmatrix("sub"), pt.dmatrix("samples")]
 
 COTANGENTS = [pt.dmatrix("g_outputs"), pt.dmatrix("g_final")]
+
+
+def pulled(op: Recurrence, *inputs: Any) -> list[Any]:
+    """Cotangents of parameters that all runs share, and of starts."""
+    g_params, g_starts = RecurrenceGradient(op)(*inputs)  # type: ignore[misc]
+    return [g_params[0], g_starts]
 
 
 class Case(NamedTuple):

@@ -113,6 +113,16 @@ def _vector_function(graph: FrozenFunctionGraph, sizes: Sequence[int]) -> Callab
 _put = partial(lax.dynamic_update_index_in_dim, axis=0)
 
 
+def _own(params: Any, run: Any) -> Any:
+    """Parameters of a run; all runs may share one row."""
+    return params[0] if len(params) == 1 else params[run]
+
+
+def _give(g_params: Any, g: Any, run: Any) -> Any:
+    """Add cotangents of a run's parameters to those of all."""
+    return g_params + g if len(g_params) == 1 else g_params.at[run].add(g)
+
+
 def _fits(counts: Any, starts: Any, substeps: Any) -> Any:
     """Whether counts ask for all runs and substeps there are, and for no more."""
     return ((counts < 0).sum() + 1 == len(starts)) & (counts.clip(0).sum() == len(substeps))
@@ -132,9 +142,12 @@ def _checked(op: Recurrence, arrays: Sequence[Any]) -> list[jax.Array]:
         )
     counts = arrays[2] if isinstance(arrays[2], jax.core.Tracer) else np.asarray(arrays[2])
     params, starts, substeps, samples = (jnp.asarray(a, float) for a in (*arrays[:2], *arrays[3:5]))
+    params = params if params.ndim == 2 else params[None]
     widths = (op.n_params, *(phase.n_inputs for phase in (op.start, op.substep, op.sample)))
-    if (params.shape[0], starts.shape[1], substeps.shape[1], samples.shape[1]) != widths:
+    if (params.shape[1], starts.shape[1], substeps.shape[1], samples.shape[1]) != widths:
         raise ValueError("params, starts, substeps or samples have the wrong number of columns")
+    if len(params) not in (1, len(starts)):
+        raise ValueError("params must have one row, or one for each run")
     if len(counts) != len(samples) or (isinstance(counts, np.ndarray) and not _fits(counts, starts, substeps)):
         raise ValueError("counts do not match the rows of starts, substeps and samples")
     return [params, starts, jnp.asarray(counts, int), substeps, samples]
@@ -150,22 +163,22 @@ def _forward(op: Recurrence) -> Any:
     @partial(jax.jit, static_argnames="keep")
     def forward(params: Any, starts: Any, counts: Any, substeps: Any, samples: Any, *, keep: bool) -> Any:
         def restart(carry: Any, run: Any, final: Any) -> Any:
-            return *start(params, starts[run + 1]), run + 1, _put(final, carry, run)
+            return *start(_own(params, run + 1), starts[run + 1]), run + 1, _put(final, carry, run)
 
         def advance(_: Any, state: Any) -> Any:
-            carry, s, tape = state
-            return *substep(carry, params, substeps[s]), s + 1, _put(tape, carry, s) if keep else tape
+            carry, own, s, tape = state
+            return *substep(carry, own, substeps[s]), own, s + 1, _put(tape, carry, s) if keep else tape
 
         def interval(state: Any, inputs: Any) -> Any:
             (carry, run, final, s, tape), (count, row) = state, inputs
             if len(starts) > 1:
                 carry, run, final = lax.cond(count < 0, restart, lambda *same: same, carry, run, final)
             if len(substeps):  # an empty array cannot be indexed, not even in a loop that never runs
-                carry, s, tape = lax.fori_loop(0, count, advance, (carry, s, tape))
-            after, outputs = sample(carry, params, row)
+                carry, _, s, tape = lax.fori_loop(0, count, advance, (carry, _own(params, run), s, tape))
+            after, outputs = sample(carry, _own(params, run), row)
             return (after, run, final, s, tape), (outputs, carry if keep else None)
 
-        (carry,) = start(params, starts[0])
+        (carry,) = start(params[0], starts[0])
         final, tape = jnp.zeros((len(starts), op.n_carry)), jnp.zeros((len(substeps) if keep else 0, op.n_carry))
         state, (outputs, measured) = lax.scan(interval, (carry, 0, final, 0, tape), (counts, samples))
         carry, _, final, _, tape = state
@@ -193,20 +206,20 @@ def _backward(op: Recurrence) -> Any:
         (tape, measured), (params, starts, counts, substeps, samples), (g_outputs, g_final) = kept, arrays, cotangents
 
         def restart(g_carry: Any, g_params: Any, g_starts: Any, run: Any) -> Any:
-            _, g, g_start = start(params, starts[run], g_carry)
-            return g_final[run - 1], g_params + g, _put(g_starts, g_start, run), run - 1
+            _, g, g_start = start(_own(params, run), starts[run], g_carry)
+            return g_final[run - 1], _give(g_params, g, run), _put(g_starts, g_start, run), run - 1
 
         def retreat(_: Any, state: Any) -> Any:
-            g_carry, g_params, s = state
-            g_carry, g, _ = substep(tape[s], params, substeps[s], g_carry)
-            return g_carry, g_params + g, s - 1
+            g_carry, g_params, run, s = state
+            g_carry, g, _ = substep(tape[s], _own(params, run), substeps[s], g_carry)
+            return g_carry, _give(g_params, g, run), run, s - 1
 
         def interval(state: Any, inputs: Any) -> Any:
             (g_carry, g_params, g_starts, run, s), (count, row, carry, g_output) = state, inputs
-            g_carry, g, _ = sample(carry, params, row, g_carry, g_output)
-            g_params = g_params + g
+            g_carry, g, _ = sample(carry, _own(params, run), row, g_carry, g_output)
+            g_params = _give(g_params, g, run)
             if len(substeps):
-                g_carry, g_params, s = lax.fori_loop(0, count, retreat, (g_carry, g_params, s))
+                g_carry, g_params, _, s = lax.fori_loop(0, count, retreat, (g_carry, g_params, run, s))
             if len(starts) > 1:
                 state = g_carry, g_params, g_starts, run
                 g_carry, g_params, g_starts, run = lax.cond(count < 0, restart, lambda *same: same, *state)
@@ -214,9 +227,9 @@ def _backward(op: Recurrence) -> Any:
 
         state = (g_final[-1], jnp.zeros_like(params), jnp.zeros_like(starts), len(starts) - 1, len(substeps) - 1)
         (g_carry, g_params, g_starts, *_), _ = lax.scan(interval, state, (counts, samples, measured, g_outputs), reverse=True)
-        _, g, g_start = start(params, starts[0], g_carry)
+        _, g, g_start = start(params[0], starts[0], g_carry)
         wrong = _nan_unless_fitting(counts, starts, substeps)
-        return g_params + g + wrong, _put(g_starts, g_start, 0) + wrong
+        return _give(g_params, g, 0) + wrong, _put(g_starts, g_start, 0) + wrong
 
     return backward
 

@@ -38,7 +38,7 @@ def _check(op: Recurrence) -> str:
     widths = (op.n_params, *(phase.n_inputs for phase in (op.start, op.substep, op.sample)))
     return f"""
     B, T, K = params.shape[0], counts.shape[0], edges.shape[0] - 1
-    if params.shape[1] != {widths[0]} or starts.shape[2] != {widths[1]}:
+    if params.shape[2] != {widths[0]} or starts.shape[2] != {widths[1]}:
         raise ValueError(faults[0])
     if substeps.shape[1] != {widths[2]} or samples.shape[1] != {widths[3]}:
         raise ValueError(faults[0])
@@ -57,6 +57,8 @@ def _check(op: Recurrence) -> str:
             s0 += counts[t] * (t < edges[0])
     if total != substeps.shape[0] or runs != starts.shape[1] or T != samples.shape[0]:
         raise ValueError(faults[1])
+    if params.shape[1] != 1 and params.shape[1] != runs:
+        raise ValueError(faults[8])
     if starts.shape[0] != B and starts.shape[0] != 1:
         raise ValueError(faults[4])
     if edges[0] > 0 and (state.shape[0] != B or state.shape[1] != runs or state.shape[2] != {op.n_carry}):
@@ -64,8 +66,8 @@ def _check(op: Recurrence) -> str:
 """
 
 
-#: Lanes of particle data, and back (the last block repeats the last particle in the lanes that are left over); and the phases
-#: of a step for all vectors of a block.
+#: Lanes of particle data, and back (the last block repeats the last particle in the lanes that are left over); the parameters
+#: of a run, which all runs of a particle may share; and the phases of a step for all vectors of a block.
 HELPERS = """
 def gather(lane, rows, first):
     last = rows.shape[0] - 1
@@ -79,10 +81,14 @@ def scatter(rows, lane, first, n):
         for i in range(n):
             rows[first + q, i] = lane[i * {L} + q]
 
-def set_up(P, params, first):
-    gather(P, params, first)
+def set_up(P, params, r, first):
+    gather(P, params[:, min(r, params.shape[1] - 1)], first)
     for o in range(0, {L}, {V}):
         prepare(P, 0, o)
+
+def own(P, params, r, first):
+    if params.shape[1] > 1:
+        set_up(P, params, r, first)
 
 def begin_run(W, P, X, O, starts, r, first):
     gather(X, starts[:, r], first)
@@ -100,7 +106,7 @@ def take_sample(W, P, samples, O, t):
 
 
 #: How the helpers that run the phases are called on the lanes of a block.
-CALLS = ("begin_run(W, P, X, O, starts, r, first)", "take_substep(W, P, substeps, O, s)", "take_sample(W, P, samples, O, t)")
+CALLS = ("own(P, params, r, first); begin_run(W, P, X, O, starts, r, first)", "take_substep(W, P, substeps, O, s)", "take_sample(W, P, samples, O, t)")
 
 
 def block_width(op: Recurrence) -> int:
@@ -118,7 +124,7 @@ def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums
     first = b * {width}
     K = edges.shape[0] - 1
     W, P, X, O = lanes({slots}), lanes({p_slots}), lanes(starts.shape[2]), lanes({n_out})
-    set_up(P, params, first)
+    set_up(P, params, r, first)
     if edges[0] == 0:
         begin_run(W, P, X, O, starts, 0, first)
     else:
@@ -161,6 +167,17 @@ def recall(W, tape, row):
     for i in range({nc * width}):
         W[i] = tape[row * {nc * width} + i]
 
+def own_taped(P, params, r, first):
+    if params.shape[1] > 1:
+        set_up(P, params, r, first)
+        for o in range(0, {width}, {lanes}):
+            back_prepare(P, 0, o)
+
+def give(g_params, V, r, first):
+    scatter(g_params[:, r], V[{nc * width} :], first, {n_params})
+    for i in range({n_params * width}):
+        V[{nc * width} + i] = 0.0
+
 def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s, r, g_params, g_starts):
     first = b * {width}
     K = edges.shape[0] - 1
@@ -179,7 +196,7 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
     heads = lanes({nc} * n_blocks)
     head_substep, head_run = integers(n_blocks), integers(n_blocks)
     tape = lanes(min(n_steps, length * (most + 1)) * {nc})
-    set_up(P, params, first)
+    set_up(P, params, r, first)
     for o in range(0, {width}, {lanes}):
         back_prepare(P, 0, o)
     if begin == 0:
@@ -199,6 +216,7 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
         recall(W, heads, h)
         s = head_substep[h]
         r = head_run[h]
+        own(P, params, r, first)
         row = 0
         head = begin + h * length
         end = min(T, head + length)
@@ -206,6 +224,7 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
             {sample_source(*CALLS, indent=12, taped=True)}
         if h == n_blocks - 1:
             gather(V, g_final[:, r], first)
+        own_taped(P, params, r, first)
         for t in range(end - 1, head - 1, -1):
             if t < edges[k] or k == K:
                 k -= 1
@@ -225,7 +244,10 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
                 for o in range(0, {width}, {lanes}):
                     back_start(V, W, P, X, C, G, 0, o)
                 scatter(g_starts[:, r], G, first, {n_start})
+                if params.shape[1] > 1:
+                    give(g_params, V, r, first)
                 r -= 1
+                own_taped(P, params, r, first)
                 gather(V, g_final[:, r], first)
     if begin == 0:
         if n_blocks == 0:
@@ -234,7 +256,7 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
         for o in range(0, {width}, {lanes}):
             back_start(V, W, P, X, C, G, 0, o)
         scatter(g_starts[:, 0], G, first, {n_start})
-    scatter(g_params, V[{nc * width} :], first, {n_params})
+    give(g_params, V, min(r, params.shape[1] - 1), first)
 
 def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_sums, g_final, g_params, g_starts):{_check(op)}
     if (g_sums.shape[0] != B and g_sums.shape[0] != 1) or (g_final.shape[0] != B and g_final.shape[0] != 1):
@@ -277,14 +299,14 @@ def batch_gradient(address, params, starts, state, edges, counts, substeps, samp
 
 def value_module(op: Recurrence, symbol: str) -> ir.Module:
     """LLVM module of a batch."""
-    source, dimensions = value_source(op, block_width(op), LANES), (2, 3, 3, 1, 1, 2, 2, 0, 3, 3)
+    source, dimensions = value_source(op, block_width(op), LANES), (3, 3, 3, 1, 1, 2, 2, 0, 3, 3)
     program = forward_program(op, lanes=True)
     return compile_program(symbol, source, dimensions, (3, 4), program, lanes=LANES, width=block_width(op))
 
 
 def gradient_module(op: Recurrence, symbol: str) -> ir.Module:
     """LLVM module of the reverse sweep of a batch."""
-    source, dimensions = gradient_source(op, block_width(op), LANES), (2, 3, 3, 1, 1, 2, 2, 0, 3, 3, 2, 3)
+    source, dimensions = gradient_source(op, block_width(op), LANES), (3, 3, 3, 1, 1, 2, 2, 0, 3, 3, 3, 3)
     programs = forward_program(op, lanes=True), reverse_program(op, lanes=True)
     return compile_program(symbol, source, dimensions, (3, 4), *programs, lanes=LANES, width=block_width(op))
 

@@ -31,6 +31,7 @@ FAULTS = (
     "a run that goes on from a later sample needs the final state of the one before",
     "the cotangents do not fit the particles",
     "the cotangents do not fit the outputs",
+    "params must have one row, or one for each run",
     "the system gave no memory for the run",
 )
 

@@ -28,7 +28,7 @@ def _check(op: Recurrence) -> str:
     """Refuse arrays a printed loop would read beyond."""
     widths = (op.n_params, *(phase.n_inputs for phase in (op.start, op.substep, op.sample)))
     return f"""
-    if params.shape[0] != {widths[0]} or starts.shape[1] != {widths[1]}:
+    if params.shape[1] != {widths[0]} or starts.shape[1] != {widths[1]}:
         raise ValueError(faults[0])
     if substeps.shape[1] != {widths[2]} or samples.shape[1] != {widths[3]}:
         raise ValueError(faults[0])
@@ -41,25 +41,36 @@ def _check(op: Recurrence) -> str:
             total += counts[t]
     if total != substeps.shape[0] or runs != starts.shape[0] or counts.shape[0] != samples.shape[0]:
         raise ValueError(faults[1])
+    if params.shape[0] != 1 and params.shape[0] != runs:
+        raise ValueError(faults[8])
 """
 
 
+#: Parameters of a run: all runs may share one row.
+OWN = """
+def own(P, params, r):
+    if r == 0 or params.shape[0] > 1:
+        for i in range(params.shape[1]):
+            P[i] = params[r, i]
+        prepare(P, 0)
+"""
+#: The same, and what the derivatives of the phases read of them.
+OWN_TAPED = f"{OWN}        back_prepare(P, 0)\n"
+
 #: How the phases are called on the arrays of one run.
-CALLS = ("start(W, P, starts, O, r)", "substep(W, P, substeps, O, s)", "sample(W, P, samples, O, t)")
+CALLS = ("own(P, params, r); start(W, P, starts, O, r)", "substep(W, P, substeps, O, s)", "sample(W, P, samples, O, t)")
 
 
 def value_source(op: Recurrence) -> str:
     """Loop of a recurrence around its phases."""
     (_, slots, p_slots), nc = forward_program(op), op.n_carry
     ended = [f"for i in range({nc}):", "    final[r, i] = W[i]"]
-    return f"""
+    return f"""{OWN}
 def kernel(params, starts, counts, substeps, samples, O, final):{_check(op)}
     W, P = zeros({slots}), zeros({p_slots})
-    for i in range({op.n_params}):
-        P[i] = params[i]
-    prepare(P, 0)
     s = 0
     r = 0
+    own(P, params, r)
     start(W, P, starts, O, 0)
     for t in range(counts.shape[0]):
         {sample_source(*CALLS, indent=8, ended=ended)}
@@ -77,7 +88,7 @@ def gradient_source(op: Recurrence) -> str:
     slots, (_, back_slots, p_slots) = forward_program(op).slots, reverse_program(op)
     nc, n_params = op.n_carry, op.n_params
     rows = max(64, TAPE_BYTES // (8 * max(1, nc)))
-    return f"""
+    return f"""{OWN_TAPED}
 def keep(tape, row, W):
     for i in range({nc}):
         tape[row, i] = W[i]
@@ -85,6 +96,11 @@ def keep(tape, row, W):
 def recall(W, tape, row):
     for i in range({nc}):
         W[i] = tape[row, i]
+
+def give(g_params, V, r):
+    for i in range({n_params}):
+        g_params[r, i] = V[{nc} + i]
+        V[{nc} + i] = 0.0
 
 def kernel(params, starts, counts, substeps, samples, g_outputs, g_final, g_params, g_starts):{_check(op)}
     if g_outputs.shape[0] != samples.shape[0] or g_outputs.shape[1] != {op.n_outputs}:
@@ -100,14 +116,11 @@ def kernel(params, starts, counts, substeps, samples, g_outputs, g_final, g_para
         block = max(1, {rows} // (most + 1))
     n_blocks = (T + block - 1) // block
     W, V, P, O = zeros({slots}), zeros({back_slots}), zeros({p_slots}), zeros(T, {op.n_outputs})
-    for i in range({n_params}):
-        P[i] = params[i]
-    prepare(P, 0)
-    back_prepare(P, 0)
     heads, head_substep, head_run = zeros(n_blocks, {nc}), integers(n_blocks), integers(n_blocks)
     tape = zeros(min(total + T, block * (most + 1)), {nc})
     s = 0
     r = 0
+    own(P, params, r)
     start(W, P, starts, O, 0)
     for b in range(n_blocks):
         keep(heads, b, W)
@@ -123,6 +136,7 @@ def kernel(params, starts, counts, substeps, samples, g_outputs, g_final, g_para
         recall(W, heads, b)
         s = head_substep[b]
         r = head_run[b]
+        own(P, params, r)
         row = 0
         end = min(T, (b + 1) * block)
         for t in range(b * block, end):
@@ -136,12 +150,14 @@ def kernel(params, starts, counts, substeps, samples, g_outputs, g_final, g_para
                 back_substep(V, tape[row], P, substeps, g_outputs, g_starts, s)
             if counts[t] < 0:
                 back_start(V, W, P, starts, g_outputs, g_starts, r)
+                if params.shape[0] > 1:
+                    give(g_params, V, r)
                 r -= 1
+                own(P, params, r)
                 for i in range({nc}):
                     V[i] = g_final[r, i]
     back_start(V, W, P, starts, g_outputs, g_starts, 0)
-    for i in range({n_params}):
-        g_params[i] = V[{nc} + i]
+    give(g_params, V, 0)
 """
 
 
@@ -157,7 +173,7 @@ def recurrence(address, n_outputs, n_carry, params, starts, counts, substeps, sa
 """
 CALL_GRADIENT = """
 def gradient(address, params, starts, counts, substeps, samples, g_outputs, g_final):
-    g_params, g_starts = np.empty(params.shape[0]), np.zeros(starts.shape)
+    g_params, g_starts = np.empty(params.shape), np.zeros(starts.shape)
     params, starts, counts = contiguous(params), contiguous(starts), contiguous(counts)
     substeps, samples, g_outputs, g_final = (
         contiguous(substeps), contiguous(samples), contiguous(g_outputs), contiguous(g_final)
@@ -171,12 +187,12 @@ def gradient(address, params, starts, counts, substeps, samples, g_outputs, g_fi
 
 def value_module(op: Recurrence, symbol: str) -> ir.Module:
     """LLVM module of a recurrence."""
-    return compile_program(symbol, value_source(op), (1, 2, 1, 2, 2, 2, 2), (2,), forward_program(op))
+    return compile_program(symbol, value_source(op), (2, 2, 1, 2, 2, 2, 2), (2,), forward_program(op))
 
 
 def gradient_module(op: Recurrence, symbol: str) -> ir.Module:
     """LLVM module of the reverse sweep."""
-    programs, dimensions = (forward_program(op), reverse_program(op)), (1, 2, 1, 2, 2, 2, 2, 1, 2)
+    programs, dimensions = (forward_program(op), reverse_program(op)), (2, 2, 1, 2, 2, 2, 2, 2, 2)
     return compile_program(symbol, gradient_source(op), dimensions, (2,), *programs)
 
 
@@ -223,7 +239,7 @@ def python_kernel(op: Recurrence) -> Callable[..., Any]:
 
     def run(params: Any, starts: Any, counts: Any, substeps: Any, samples: Any) -> Any:
         outputs, final = np.empty((len(samples), op.n_outputs)), np.empty((len(starts), op.n_carry))
-        kernel(params, starts, counts, substeps, samples, outputs, final)
+        kernel(np.atleast_2d(params), starts, counts, substeps, samples, outputs, final)
         return outputs, final
 
     return run
@@ -235,9 +251,10 @@ def python_gradient_kernel(op: Recurrence) -> Callable[..., Any]:
     kernel = interpret_program(gradient_source(op), forward_program(op), reverse_program(op))
 
     def run(params: Any, starts: Any, *others: Any) -> Any:
-        g_params, g_starts = np.empty(len(params)), np.zeros(np.shape(starts))
-        kernel(params, starts, *others, g_params, g_starts)
-        return g_params, g_starts
+        rows = np.atleast_2d(params)
+        g_params, g_starts = np.empty(rows.shape), np.zeros(np.shape(starts))
+        kernel(rows, starts, *others, g_params, g_starts)
+        return g_params.reshape(np.shape(params)), g_starts
 
     return run
 

@@ -31,9 +31,10 @@ from support.batches import (
     compiled,
     cotangents,
     filter_case,
+    pulled_batch,
     spread,
 )
-from support.recurrences import ARGUMENTS, COTANGENTS, LINEAR, long_case
+from support.recurrences import ARGUMENTS, COTANGENTS, LINEAR, long_case, pulled
 
 # -- values -----------------------------------------------------------------------------------------------------------
 
@@ -176,7 +177,7 @@ def small_tape(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("mode", [None, PYTHON], ids=["compiled", "interpreted"])
 def test_gradient_with_a_small_tape_is_the_same(mode: Any, small_tape: None) -> None:
     particles = spread(long_case(3), 9)
-    function = pytensor.function(PULLED, BatchRecurrenceGradient(particles.op)(*PULLED), mode=mode)
+    function = pytensor.function(PULLED, pulled_batch(particles.op, *PULLED), mode=mode)
     for edges in ([0, 400], [0, 1, 63, 64, 65, 200, 400], [0, 130], [100, 250, 400]):
         g, state = cotangents(particles, edges), particles.run([0, edges[0]])[1]
         got = function(particles.params, particles.starts, state, edges, *particles.record, 2, *g)
@@ -187,7 +188,7 @@ def test_interpreted_batches_are_the_compiled_ones() -> None:
     particles, edges = spread(LINEAR, 3), np.array([0, 0, 3, 7])
     g, arguments = cotangents(particles, edges), (particles.params, particles.starts, NONE, edges, *particles.record, 2)
     value = pytensor.function(BATCH, BatchRecurrence(LINEAR.op)(*BATCH), mode=PYTHON)
-    gradient = pytensor.function(PULLED, BatchRecurrenceGradient(LINEAR.op)(*PULLED), mode=PYTHON)
+    gradient = pytensor.function(PULLED, pulled_batch(LINEAR.op, *PULLED), mode=PYTHON)
     assert_close(value(*arguments), particles.run(edges), 1e-13)
     assert_close(gradient(*arguments, *g), particles.pull(edges, g), 1e-13)
 
@@ -239,7 +240,7 @@ def test_a_batch_may_be_of_parameters_of_starts_or_of_the_record() -> None:
 def test_what_no_particle_changes_runs_once() -> None:
     factor, many = pt.dscalar(), pt.dvector()
     outputs = LINEAR.op(*ARGUMENTS)[0]
-    graphs = [outputs, RecurrenceGradient(LINEAR.op)(*ARGUMENTS, *COTANGENTS)[0]]
+    graphs = [outputs, pulled(LINEAR.op, *ARGUMENTS, *COTANGENTS)[0]]
     values = vectorize_graph([factor * g for g in graphs], {factor: many})
     function = pytensor.function([many, *ARGUMENTS, *COTANGENTS], [*values, *graphs], mode=PYTHON)
     ones = [np.ones(o.shape) for o in compiled(LINEAR.op)(*LINEAR.arrays)]
@@ -255,7 +256,7 @@ def test_cotangents_may_have_batch_dimensions_of_their_own() -> None:
     particles, g = spread(LINEAR, 4), np.random.default_rng(0).normal(size=(3, 4, 8, 1))
     params, wide = pt.dmatrix(), pt.dtensor4()
     replaced = {ARGUMENTS[0]: params, COTANGENTS[0]: wide}
-    values = vectorize_graph(RecurrenceGradient(LINEAR.op)(*ARGUMENTS, *COTANGENTS)[0], replaced)
+    values = vectorize_graph(pulled(LINEAR.op, *ARGUMENTS, *COTANGENTS)[0], replaced)
     function = pytensor.function([params, *ARGUMENTS[1:], wide, COTANGENTS[1]], values, mode=PYTHON)
     shared = particles._replace(starts=LINEAR.arrays[1][None])
     want = np.stack([shared.pull(shared.every, [c, np.zeros((4, 3, 2))])[0] for c in g])
@@ -270,3 +271,33 @@ def test_gradient_has_the_shape_of_shared_starts() -> None:
     got = function(shared.params, shared.starts, NONE, [0, 8], *shared.record, 2)
     g_params, g_starts = shared.pull([0, 8], [np.ones((5, 1, 1)), np.zeros((5, 3, 2))])
     assert_close(got, [g_params, g_starts.sum(axis=0, keepdims=True)])
+
+
+@pytest.mark.parametrize("name", ["duffing", "linear", "loops"])
+def test_runs_of_a_particle_may_have_parameters_of_their_own(name: str) -> None:
+    """As single sequences do; from the start, and from a state in the middle of a later run."""
+    particles = spread(CASES[name](), 19)
+    n_runs = particles.starts.shape[1]
+    rng = np.random.default_rng(4)
+    params = particles.params[:, None] * (1 + 0.05 * rng.normal(size=(19, n_runs, particles.params.shape[1])))
+    inputs, gradients = [pt.dtensor3("params"), *BATCH[1:]], [pt.dtensor3("params"), *PULLED[1:]]
+    value = pytensor.function(inputs, BatchRecurrence(particles.op)(*inputs))
+    gradient = pytensor.function(gradients, BatchRecurrenceGradient(particles.op)(*gradients))
+    rows, single = [pt.dmatrix("p"), *ARGUMENTS[1:]], [pt.dmatrix("p"), *ARGUMENTS[1:], *COTANGENTS]
+    one = pytensor.function(rows, particles.op(*rows))
+    reverse = pytensor.function(single, RecurrenceGradient(particles.op)(*single))
+    edges = particles.every
+    sums, final = value(params, particles.starts, NONE, edges, *particles.record, 2)
+    g = cotangents(particles, edges)
+    pulled_sets = gradient(params, particles.starts, NONE, edges, *particles.record, 2, *g)
+    for k in (0, 7, 18):
+        arrays = params[k], particles.starts[k], *particles.record
+        assert_close([sums[k], final[k]], one(*arrays))
+        assert_close([p[k] for p in pulled_sets], reverse(*arrays, g[0][k], g[1][k]), 1e-8)
+    middle = int(np.flatnonzero(particles.record[0] < 0)[0]) + 2
+    head = value(params, particles.starts, NONE, [0, middle], *particles.record, 2)
+    tail = value(params, particles.starts, head[1], [middle, edges[-1]], *particles.record, 2)
+    assert_close([head[0][:, 0] + tail[0][:, 0], tail[1]], [sums.sum(axis=1), final])
+    ones = [np.ones((19, 1, sums.shape[2])), np.zeros(final.shape)]
+    after = gradient(params, particles.starts, head[1], [middle, edges[-1]], *particles.record, 2, *ones)[0]
+    assert np.all(after[:, 0] == 0.0) and np.abs(after[:, -1]).max() > 0.0

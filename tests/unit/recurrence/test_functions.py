@@ -15,11 +15,10 @@ from pytensor.graph.replace import vectorize_graph
 
 from pm_sysid.compat import Blockwise
 from pm_sysid.recurrence import functions
-from pm_sysid.recurrence.batch_op import BatchRecurrence, BatchRecurrenceGradient
+from pm_sysid.recurrence.batch_op import BatchRecurrence
 from pm_sysid.recurrence.functions import compiled, on_whole_arrays
-from pm_sysid.recurrence.op import RecurrenceGradient
-from support.batches import BATCH, NONE, PULLED, cotangents, spread
-from support.recurrences import ARGUMENTS, COTANGENTS, LINEAR, long_case
+from support.batches import BATCH, NONE, PULLED, cotangents, pulled_batch, spread
+from support.recurrences import ARGUMENTS, COTANGENTS, LINEAR, long_case, pulled
 
 PYTHON = Mode(linker="py", optimizer=None)
 
@@ -38,8 +37,8 @@ def test_a_recurrence_and_its_gradient() -> None:
     rng = np.random.default_rng(0)
     check(ARGUMENTS, case.op(*ARGUMENTS), [*case.arrays])
     shapes = [o.shape for o in compiled(ARGUMENTS, case.op(*ARGUMENTS))(*case.arrays)]
-    pulled = RecurrenceGradient(case.op)(*ARGUMENTS, *COTANGENTS)
-    check([*ARGUMENTS, *COTANGENTS], pulled, [*case.arrays, *(rng.standard_normal(s) for s in shapes)])
+    reverse = pulled(case.op, *ARGUMENTS, *COTANGENTS)
+    check([*ARGUMENTS, *COTANGENTS], reverse, [*case.arrays, *(rng.standard_normal(s) for s in shapes)])
 
 
 def test_a_batch_and_its_gradient() -> None:
@@ -49,7 +48,7 @@ def test_a_batch_and_its_gradient() -> None:
         [particles.params, particles.starts, NONE, edges, *particles.record, np.asarray(2)],
     )
     check(BATCH, BatchRecurrence(LINEAR.op)(*BATCH), arrays)
-    check(PULLED, BatchRecurrenceGradient(LINEAR.op)(*PULLED), [*arrays, *g])
+    check(PULLED, pulled_batch(LINEAR.op, *PULLED), [*arrays, *g])
 
 
 def test_rows_are_joined_at_once() -> None:

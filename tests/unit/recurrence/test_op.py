@@ -27,7 +27,7 @@ from pm_sysid.steps.ek import calibration_recurrence, filter_recurrence
 from pm_sysid.steps.rk4 import rk4_inputs, rk4_recurrence
 from pm_sysid.symbolic.scalars import add, mul, switch, symbols
 from pm_sysid.symbolic.system import System
-from support.recurrences import ARGUMENTS, COTANGENTS, LINEAR, SYSTEMS, Case, by_hand, filter_case, linear, long_case
+from support.recurrences import ARGUMENTS, COTANGENTS, LINEAR, SYSTEMS, Case, by_hand, filter_case, linear, long_case, pulled
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def compiled(cases: dict[str, Case]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def gradients(cases: dict[str, Case]) -> dict[str, Any]:
     inputs = [*ARGUMENTS, *COTANGENTS]
-    return {n: pytensor.function(inputs, RecurrenceGradient(case.op)(*inputs)) for n, case in cases.items()}
+    return {n: pytensor.function(inputs, pulled(case.op, *inputs)) for n, case in cases.items()}
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_compiled_gradient_is_the_same_with_a_small_tape(request: Any) -> None:
     arguments = [*case.arrays, *case.cotangents()]
     full = backend.python_gradient_kernel(case.op)(*arguments)
     request.getfixturevalue("small_tape")
-    blocks = pytensor.function(inputs, RecurrenceGradient(case.op)(*inputs))(*arguments)
+    blocks = pytensor.function(inputs, pulled(case.op, *inputs))(*arguments)
     for a, b in zip(blocks, full, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
@@ -259,7 +259,7 @@ def test_tape_size_is_part_of_the_cache_key(request: Any) -> None:
 def linear_functions() -> tuple[Any, Any]:
     inputs = [*ARGUMENTS, *COTANGENTS]
     value = pytensor.function(ARGUMENTS, LINEAR.op(*ARGUMENTS))
-    return value, pytensor.function(inputs, RecurrenceGradient(LINEAR.op)(*inputs))
+    return value, pytensor.function(inputs, pulled(LINEAR.op, *inputs))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_shapes_are_known_without_running() -> None:
     assert not any(isinstance(n.op, Recurrence) for n in shapes.maker.fgraph.apply_nodes)
     assert [int(s) for s in shapes(*LINEAR.arrays)] == [8, 1, 3, 2]
     inputs = [*ARGUMENTS, *COTANGENTS]
-    g_params, g_starts = RecurrenceGradient(LINEAR.op)(*inputs)
+    g_params, g_starts = pulled(LINEAR.op, *inputs)
     shapes = pytensor.function(inputs, [*g_params.shape, *g_starts.shape])
     assert [int(s) for s in shapes(*LINEAR.arrays, *LINEAR.cotangents())] == [2, 3, 2]
 
@@ -449,3 +449,67 @@ def test_compiled_simulator_equals_the_interpreted_one() -> None:
     arrays = (np.array(list(params.values())), np.full((1, 4), 0.1), inputs.counts, inputs.substeps, inputs.samples)
     expected = backend.python_kernel(rk4_recurrence(system))(*arrays)[0]
     np.testing.assert_allclose(run[["y1", "y2"]].to_array().values.T, expected[:, :2], rtol=1e-12, atol=1e-14)
+
+
+# -- runs with parameters of their own ------------------------------------------------------------------------------------
+
+
+def own_case(case: Case) -> Case:
+    """The same with other parameters for every run."""
+    params, starts, *record = case.arrays
+    factors = 1 + 0.05 * np.random.default_rng(3).normal(size=(len(starts), params.size))
+    return Case(case.op, (params * factors, starts, *record))
+
+
+def alone(case: Case) -> list[Case]:
+    """Each run by itself."""
+    params, starts, counts, substeps, samples = case.arrays
+    begins = [0, *np.flatnonzero(counts < 0), len(counts)]
+    used = np.concatenate([[0], np.cumsum(np.maximum(counts, 0))])
+    cases = []
+    for r, (a, b) in enumerate(pairwise(begins)):
+        own = np.maximum(counts[a:b], 0)
+        cases.append(Case(case.op, (params[r], starts[r : r + 1], own, substeps[used[a] : used[b]], samples[a:b])))
+    return cases
+
+
+@pytest.mark.parametrize("name", ["duffing", "loops", "long"])
+def test_runs_with_parameters_of_their_own_are_runs_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled and interpreted, value and gradient, also where a run ends inside a block of the tape."""
+    monkeypatch.setattr(backend, "TAPE_BYTES", 64)
+    case = own_case(long_case() if name == "long" else filter_case(name, runs=3 if name == "duffing" else 2))
+    cotangents = case.cotangents()
+    singles = alone(case)
+    outputs, final = zip(*(backend.python_kernel(c.op)(*c.arrays) for c in singles), strict=True)
+    rows = np.cumsum([0, *(len(o) for o in outputs)])
+    pulled_apart = [
+        backend.python_gradient_kernel(c.op)(*c.arrays, cotangents[0][rows[r] : rows[r + 1]], cotangents[1][r : r + 1])
+        for r, c in enumerate(singles)
+    ]
+    wanted = np.concatenate(outputs), np.concatenate(final)
+    slopes = np.stack([g[0] for g in pulled_apart]), np.concatenate([g[1] for g in pulled_apart])
+    backend.python_gradient_kernel.cache_clear()
+    backend._gradient.cache_clear()
+    rows_of = pt.dmatrix("p")
+    inputs = [rows_of, *ARGUMENTS[1:], *COTANGENTS]
+    kernels = [
+        (backend.python_kernel(case.op), backend.python_gradient_kernel(case.op)),
+        (
+            pytensor.function(inputs[:5], case.op(*inputs[:5])),
+            pytensor.function(inputs, RecurrenceGradient(case.op)(*inputs)),
+        ),
+    ]
+    for value, gradient in kernels:
+        for got, want in zip(value(*case.arrays), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+        for got, want in zip(gradient(*case.arrays, *cotangents), slopes, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10 * np.abs(want).max())
+
+
+def test_another_number_of_rows_than_runs_is_refused(linear_functions: Any) -> None:
+    params, *rest = LINEAR.arrays
+    with pytest.raises(ValueError, match="params must have one row, or one for each run"):
+        backend.python_kernel(LINEAR.op)(np.stack([params, params]), *rest)
+    inputs = [pt.dmatrix("p"), *ARGUMENTS[1:]]
+    with pytest.raises(ValueError, match="params must have one row, or one for each run"):
+        pytensor.function(inputs, LINEAR.op(*inputs))(np.stack([params, params]), *rest)

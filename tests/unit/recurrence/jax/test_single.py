@@ -24,6 +24,7 @@ from support.recurrences import (
     filter_case,
     linear,
     long_case,
+    pulled,
     two_masses,
 )
 from support.variable_filters import DUFFING, HYSTERESIS, TWO, at_rest, build, free, missing, positive
@@ -38,7 +39,7 @@ from pm_sysid.models import bouc_wen, duffing  # noqa: E402
 from pm_sysid.records.timeseries import TimeSeries  # noqa: E402
 from pm_sysid.recurrence.jax.single import jax_recurrence  # noqa: E402
 from pm_sysid.recurrence.llvm import single as backend  # noqa: E402
-from pm_sysid.recurrence.op import Phase, Recurrence, RecurrenceGradient  # noqa: E402
+from pm_sysid.recurrence.op import Phase, Recurrence  # noqa: E402
 from pm_sysid.solve.filter_graph import Problem  # noqa: E402
 from pm_sysid.solve.options import EK0, EK1  # noqa: E402
 from pm_sysid.solve.simulate import simulate  # noqa: E402
@@ -352,7 +353,7 @@ def test_ops_compiled_by_pytensor_for_jax_equal_the_interpreted_ones(small: Case
     inputs, cotangents = [*ARGUMENTS, *COTANGENTS], small.cotangents()
     value = pytensor.function(ARGUMENTS, small.op(*ARGUMENTS), mode="JAX")(*small.arrays)
     assert_close([np.asarray(v) for v in value], backend.python_kernel(small.op)(*small.arrays))
-    gradient = pytensor.function(inputs, RecurrenceGradient(small.op)(*inputs), mode="JAX")(*small.arrays, *cotangents)
+    gradient = pytensor.function(inputs, pulled(small.op, *inputs), mode="JAX")(*small.arrays, *cotangents)
     assert_close([np.asarray(g) for g in gradient], backend.python_gradient_kernel(small.op)(*small.arrays, *cotangents))
 
 

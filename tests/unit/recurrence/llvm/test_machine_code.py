@@ -22,15 +22,14 @@ import sys
 import numpy as np
 import pytensor
 from pm_sysid.recurrence.llvm import machine_code
-from support.recurrences import ARGUMENTS, COTANGENTS, filter_case
-from pm_sysid.recurrence.op import RecurrenceGradient
+from support.recurrences import ARGUMENTS, COTANGENTS, filter_case, pulled
 compiled = []
 build = machine_code.machine_code
 machine_code.machine_code = lambda module: compiled.append(module.name) or build(module)
 case = filter_case("two_masses")
 value = pytensor.function(ARGUMENTS, case.op(*ARGUMENTS))(*case.arrays)
 inputs = [*ARGUMENTS, *COTANGENTS]
-gradient = pytensor.function(inputs, RecurrenceGradient(case.op)(*inputs))(*case.arrays, *case.cotangents())
+gradient = pytensor.function(inputs, pulled(case.op, *inputs))(*case.arrays, *case.cotangents())
 np.savez(sys.argv[1], *value, *gradient, compiled=len(compiled))
 """
 
