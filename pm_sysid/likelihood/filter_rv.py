@@ -76,6 +76,7 @@ class ODEFilterRV(pm.SymbolicRandomVariable):
     """A measured record as a random variable: process noise of the PN prior and measurement noise."""
 
     extended_signature = "[rng],(p),(r,x),(r,x),(o),(c),(q),(t),(r,i),(n,j),(t,k)->[rng],(t,o)"
+    own_signature = extended_signature.replace("(p)", "(r,p)").replace(",(o),", ",(r,o),")
     _print_name = ("ODEFilter", "\\operatorname{ODEFilter}")
     problem: Problem
     flat: bool
@@ -106,7 +107,8 @@ class ODEFilterRV(pm.SymbolicRandomVariable):
         shape = (d.counts.shape[0], len(problem.system.g))
         next_rng, normal = pt.random.normal(0, 1, size=shape, rng=inner_rng, return_next_rng=True)
         record, _ = problem.run(normal, u, d, "draw")
-        signature = cls.extended_signature[: -len("(t,o)")] + ("(t)" if flat else "(t,o)")
+        signature = cls.own_signature if unknowns.own else cls.extended_signature
+        signature = signature[: -len("(t,o)")] + ("(t)" if flat else "(t,o)")
         op = cls(inner, [next_rng, record[:, 0] if flat else record], extended_signature=signature)
         op.problem, op.flat, op.grid, op.start = problem, flat, grid, start
         return op(*inputs)

@@ -17,12 +17,11 @@ from pm_sysid.likelihood.filter_rv import Grid, ODEFilterRV, numbers_of, with_va
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.records.joined import joined
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.by_record import noise_by_record, params_by_record, repeated
 from pm_sysid.solve.checks import (
     check_name,
-    check_params,
     check_records,
     check_system,
-    noise_entries,
     vector,
     warn_of_shared_noise,
 )
@@ -48,14 +47,19 @@ class ODEFilter:
     system : System
         Equations of motion and outputs.
     data : TimeSeries or list of TimeSeries
-        The measured record, or several with one set of parameters; several are joined along time.
+        The measured record, or several; several are joined along time.
     params : mapping
-        Value of each parameter of the system: a number, a PyMC variable, or an expression of them.
+        Value of each parameter of the system: a number, a PyMC variable, or an expression of them. A value with one
+        dimension more than the parameter has an entry for each record, in their order: ``k`` of shape (n_records,) gives every
+        specimen a stiffness of its own.
     noise : number, PyMC variable, sequence or mapping by output
-        Standard deviation of the measurement noise, in the unit of the output; one for all outputs, or one for each.
+        Standard deviation of the measurement noise, in the unit of the output; one for all outputs, or one for each. An array
+        of the shape (n_records, n_outputs) has a row for each record; for a single output, or in a mapping, (n_records,) will
+        do.
     x0 : number, mapping by state, sequence or vector, optional
-        Initial state at the first sample (numbers or variables); for several records a list. States that are not given
-        are inferred from the first samples of the record with a wide ``x0_std``.
+        Initial state at the first sample (numbers or variables); for several records a list, or a mapping of arrays with an
+        entry for each record. States that are not given are inferred from the first samples of the record with a wide
+        ``x0_std``.
     x0_std : number, mapping or sequence, optional
         Standard deviation of the initial state. Default: zero where ``x0`` is given.
     solver : EK0 or EK1, default EK1(order=4)
@@ -93,6 +97,9 @@ class ODEFilter:
     -----
     Missing measurements (NaN) contribute zero. Parameters with which the ODE cannot be solved have a log-likelihood of
     minus infinity. Use :func:`set_data` to put another record into the model.
+
+    Where records have parameters of their own, the log-likelihood is that of a filter for each record, with a diffusion
+    (``"mle"``) of its own; all of them are one call of one compiled function.
 
     Source: Longbottom, Champneys and Rogers (2024), Eqs. 12-20.
 
@@ -141,13 +148,15 @@ class ODEFilter:
         if not isinstance(solver, Solver):
             raise TypeError(f"solver is {solver!r}; give pm_sysid.EK0(...) or pm_sysid.EK1(...).")
         records = check_records(system, data)
-        theta, deviations = vector(check_params(system, params)), vector(noise_entries(system, noise))
+        theta, deviations = params_by_record(system, params, len(records)), noise_by_record(system, noise, len(records))
+        if theta.ndim != deviations.ndim:  # one of them has a value for each record, and the other follows
+            theta, deviations = repeated(theta, len(records)), repeated(deviations, len(records))
         measured = joined(records)
         warn_of_shared_noise(system, measured.y, noise)
         if not isinstance(dims, str | tuple | list | None):
             raise TypeError(f"dims is {shown(dims)}; give the name of a dimension, or a tuple of them.")
 
-        start = StartSpec.of(x0, x0_std, len(records))
+        start = StartSpec.of(x0, x0_std, len(records), system.states)
         means, stds = start.states(system, records)
         x0, x0_std = with_variables(means, f"{name}::x0"), with_variables(stds, f"{name}::x0_std")
         free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))

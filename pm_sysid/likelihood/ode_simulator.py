@@ -136,7 +136,7 @@ class ODESimulator:
         measured = joined(records)
         flat = measured.flat
         by = distance_of(distance, [r.output_matrix for r in records], flat=flat)
-        given = StartSpec.of(x0, None, len(records)).x0
+        given = StartSpec.of(x0, None, len(records), system.states).x0
         starts = [initial_state(system, r, x, None, hidden="zero")[0] for r, x in zip(records, given, strict=True)]
         theta, start = vector(check_params(system, params)), pt.stack([vector(s) for s in starts])
         deviations = vector([0.0] * len(system.outputs) if noise is None else noise_entries(system, noise))

@@ -14,7 +14,7 @@ from pm_sysid.compat import join_nonshared_inputs, toposort
 from pm_sysid.likelihood.coordinates import checked
 from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
 from pm_sysid.recurrence.functions import compiled
-from pm_sysid.recurrence.op import Recurrence
+from pm_sysid.recurrence.op import Recurrence, substeps_by_run
 
 
 class Evaluation(NamedTuple):
@@ -129,6 +129,8 @@ def _first(inputs: Sequence[Any], n: Variable) -> list[Any]:
     params, starts, counts, substeps, samples = inputs
     counts = counts[:n]
     runs = 1 + pt.sum(counts < 0)
+    if params.type.shape[0] != 1:
+        params = params[:runs]
     return [params, starts[:runs], counts, substeps[: pt.sum(pt.maximum(counts, 0))], samples[:n]]
 
 
@@ -136,5 +138,10 @@ def _calibration(op: Recurrence, inputs: Sequence[Any], n: Variable) -> Variable
     """Final state, whose sums over substeps are what they would be if those of the whole record were like the first ones."""
     first = _first(inputs, n)
     _, final = op(*first)  # type: ignore[misc]
+    if inputs[0].type.shape[0] != 1:
+        n_runs = inputs[1].shape[0]
+        share = substeps_by_run(inputs[2], n_runs) / pt.maximum(substeps_by_run(first[2], n_runs), 1)
+        rows = pt.zeros((n_runs, op.n_carry))
+        return rows[: first[1].shape[0]].set(final) * share[:, None]
     result: Variable = final * (inputs[3].shape[0] / pt.maximum(first[3].shape[0], 1))
     return result

@@ -25,6 +25,7 @@ from pm_sysid.likelihood.prior_draws import draw_prior
 from pm_sysid.progress import announced
 from pm_sysid.recurrence.batch_op import BatchRecurrence
 from pm_sysid.recurrence.functions import compiled
+from pm_sysid.recurrence.op import substeps_by_run
 from pm_sysid.recurrence.threads import default_threads, thread_count
 
 #: Fewest samples by which a diffusion is calibrated.
@@ -177,7 +178,12 @@ class Target:
             edges = pt.stack([pt.zeros_like(self._diffusion_samples), self._diffusion_samples])
             sums = batch.op(params, starts, state, edges, counts, *rest)[1]
             # The model divides by all substeps; runs that were not reached are NaN.
-            shortened[final] = pt.switch(pt.isnan(sums), 0.0, sums) * (pt.sum(steps) / pt.maximum(part, 1))
+            share = pt.sum(steps) / pt.maximum(part, 1)
+            if params.type.shape[1] != 1:  # type: ignore[attr-defined]
+                n = starts.shape[1]  # type: ignore[attr-defined]
+                share = substeps_by_run(counts, n) / pt.maximum(substeps_by_run(counts[: self._diffusion_samples], n), 1)
+                share = share[None, :, None]
+            shortened[final] = pt.switch(pt.isnan(sums), 0.0, sums) * share
         return shortened
 
     @property
@@ -222,7 +228,7 @@ class Target:
         """Each filter alone: parameters, starts, state, edges to sums and state."""
         functions = []
         for k, node in enumerate(self._filters):
-            params, starts, state = pt.dmatrix("params"), pt.dtensor3("starts"), pt.dtensor3("state")
+            params, starts, state = pt.dtensor3("params"), pt.dtensor3("starts"), pt.dtensor3("state")
             sums, final = node.op(params, starts, state, self._edges, *node.inputs[4:7], self._threads)
             inputs = [params, starts, state, self._edges, self._threads]
             functions.append(self._compile(self._of_filter(k), inputs, [sums.sum(axis=2), final]))

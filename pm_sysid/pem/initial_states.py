@@ -32,7 +32,7 @@ def initial_values(system: System, records: Sequence[TimeSeries], x0: Any, *, hi
     """Initial states as they are given, or as the first samples show them; ``hidden`` as for :func:`initial_state`."""
     if isinstance(x0, np.ndarray) and x0.ndim == 2:
         x0 = list(x0)  # a row for each record
-    spec = StartSpec.of(x0, None, len(records))
+    spec = StartSpec.of(x0, None, len(records), system.states)
     rows = [initial_state(system, r, x, None, hidden=hidden) for r, x in zip(records, spec.x0, strict=True)]
     named = [entries_by_state(system, "x0", x) for x in spec.x0]
     return InitialValues(

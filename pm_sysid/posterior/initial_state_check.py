@@ -176,7 +176,7 @@ class Integral:
         known = [pt.sum(linearised), unknowns.x0, unknowns.x0_std, diffusion]
         self.known = compiled(variables, known)
         given = Problem(problem.system, replace(problem.form, free=()), False)
-        x0, many, value = pt.dmatrix("x0"), pt.dtensor3("x0_many"), pt.dvector("diffusion")
+        x0, many, value = pt.dmatrix("x0"), pt.dtensor3("x0_many"), diffusion.type("diffusion")
         exact, _ = given.run(view.y, unknowns._replace(x0=x0, diffusion=value), data)
         self.exact: Callable[..., np.ndarray] = compiled(
             [*variables, value, many], vectorize_graph(exact.sum(axis=1), {x0: many})

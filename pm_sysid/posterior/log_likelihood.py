@@ -10,6 +10,7 @@ import xarray as xr
 
 from pm_sysid.arguments import among
 from pm_sysid.idata import posterior_of, thinned
+from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.likelihood.target import Target
 
 type Space = Literal["model", "unconstrained"]
@@ -67,6 +68,61 @@ def evaluate(
         stored = xr.DataArray(values.reshape(shape), dims=("chain", "draw", "point"))
     points = _points(stored)
     return Likelihood(points, posterior, target.size, None if at is None else at[points["point"].values], centre)
+
+
+def log_likelihood_by_record(idata: Any, *, model: pm.Model | None = None, name: str | None = None) -> xr.DataTree:
+    """Log-likelihood of each record in place of each sample: with it, ``az.loo`` leaves out one specimen at a time.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws. Pointwise log-likelihoods are taken from the group ``log_likelihood`` if it exists, else computed.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    name : str, optional
+        Name of the :class:`ODEFilter`; needed if the model has several.
+
+    Returns
+    -------
+    xarray.DataTree
+        The groups ``posterior`` and ``log_likelihood``, which has the filter's name with dims (chain, draw, record).
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter or no posterior, if the filter is not all that the model observes, or has a single record.
+
+    Notes
+    -----
+    Given the parameters of a specimen, the record of this specimen is all that says what they are. Importance sampling has to
+    reach from the posterior to what the other specimens say alone, which may be far: look at the Pareto k that ``az.loo``
+    reports, and where it is too large fit the model without that specimen.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> decay = sid.System(
+    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ... )
+    >>> records = [sid.TimeSeries(np.arange(5) / 4, None, np.exp(-r * np.arange(5) / 4)) for r in (1.0, 1.2, 1.4)]
+    >>> with pm.Model() as model:
+    ...     rate = pm.LogNormal("rate", 0.0, 0.3, shape=3)
+    ...     _ = sid.ODEFilter("y", decay, records, dict(rate=rate), noise=0.1, x0=1.0, substeps=1)
+    >>> posterior = xr.Dataset({"rate": (("chain", "draw", "specimen"), [[[1.0, 1.2, 1.4], [1.1, 1.1, 1.3]]])})
+    >>> sid.log_likelihood_by_record(posterior, model=model)["log_likelihood"]["y"].sizes["record"]
+    3
+    """
+    view = filter_view(name, model)
+    if view.n_records == 1:
+        raise ValueError(f"{view.name!r} has a single record; give the model a list of them, or use az.loo on its samples.")
+    if len(view.model.observed_RVs) != 1:
+        names = [v.name for v in view.model.observed_RVs]
+        raise ValueError(f"the model observes {names}; only of a model with one ODEFilter does a record have a log-likelihood.")
+    found = evaluate(idata, view.model, mean=False)
+    record = np.cumsum(view.arrays().counts < 0)[found.draws["point"].to_numpy()]
+    sums = found.draws.assign_coords(record=("point", record)).groupby("record").sum("point")
+    group = xr.Dataset({view.name: sums.transpose("chain", "draw", "record")})
+    return xr.DataTree.from_dict({"posterior": found.posterior, "log_likelihood": group})
 
 
 def _pooled(value: xr.DataArray) -> np.ndarray:

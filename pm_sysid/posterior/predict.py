@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 from pytensor.graph import ancestors
 
-from pm_sysid.arguments import count, flag, seed
+from pm_sysid.arguments import among, count, flag, seed, shown, whole
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import filter_view
@@ -35,6 +36,8 @@ def predict(
     draws: int = 50,
     every_step: bool = False,
     x0: Any = None,
+    record: int | None = None,
+    params: Mapping[str, Any] | None = None,
     substeps: int | Literal["auto"] = "auto",
     random_seed: Any = None,
 ) -> xr.Dataset:
@@ -60,6 +63,12 @@ def predict(
         ``"fit"``, the default for a record with outputs: the initial state from which a run with the posterior mean of the
         parameters meets the first 500 samples best, as MATLAB's ``compare`` does; zero without outputs. States that a dict
         has no value for are found in the same way. ``attrs["x0"]`` of the result says where the initial state is from.
+    record : int, optional
+        Where records have parameters of their own: those of which record, counted from 0.
+    params : mapping, optional
+        Values of parameters that are not those of the filter: numbers, variables of the model or expressions of them. For a
+        specimen that was not measured, a draw from the population: ``{"k": model["k_new"]}`` with
+        ``k_new = pm.Normal("k_new", mu, tau)`` in the model.
     substeps : int or "auto", default "auto"
         Runge-Kutta steps of a sampling interval, as for :func:`simulate`.
     random_seed : int or numpy.random.Generator, optional
@@ -73,7 +82,8 @@ def predict(
     Raises
     ------
     ValueError
-        If there is no such filter or no posterior, if draws are missing, or the record does not fit the system.
+        If there is no such filter or no posterior, if draws are missing, or the record does not fit the system; if parameters
+        differ between records and neither ``record`` nor ``params`` says which to take.
 
     Notes
     -----
@@ -105,7 +115,7 @@ def predict(
     source = Source(idata, model_of(model), name)
     system, total = source.system, source.total
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
-    (fixed,) = source.values([source.view.unknowns.params], places)
+    fixed = source.parameters(places, record, params)
     seen = isinstance(data, TimeSeries) and data.y is not None  # simulate refuses what is no record
     measured = seen and data.output_matrix.shape[1] == len(system.outputs)
     if x0 is None and measured:
@@ -128,7 +138,7 @@ def predict(
         return run(fixed).assign_coords(draw=places)
     few = run(fixed[sorted({0, len(fixed) // 2, len(fixed) - 1})])
     rng = np.random.default_rng(random_seed)
-    (table,) = source.values([source.view.unknowns.params], np.arange(total))
+    table = source.parameters(np.arange(total), record, params)
     picks = rng.integers(total, size=(max(len(data) - 1, 1), int(draws)))
     given = x0 if x0 is not None or (data.y is not None and data.output_matrix.shape[1] == len(system.outputs)) else 0.0
     start = np.array(initial_state(system, data, given, 0.0, hidden="zero")[0], dtype=float)
@@ -187,14 +197,15 @@ def predict_fitted(
     places = np.linspace(0, source.total - 1, min(int(draws), source.total)).round().astype(int)
     unknowns = source.view.unknowns
     theta, starts, stds = source.values([unknowns.params, unknowns.x0, unknowns.x0_std], places)
-    sets = {p: theta[:, i] for i, p in enumerate(source.system.params)}
     pairs = []
     for r, record in enumerate(source.view.records()):
+        own = theta[:, r] if theta.ndim == 3 else theta
+        sets = {p: own[:, i] for i, p in enumerate(source.system.params)}
         run = simulate(source.system, record, sets, x0={s: starts[:, r, i] for i, s in enumerate(source.system.states)})
         free = (stds[:, r] > 0).any(axis=0)
         if free.any():
             middle, steps = starts[:, r].mean(axis=0), steps_of(run)
-            begin = np.where(free, fitted_start(source.system, record, theta.mean(axis=0), middle, steps, free), starts[:, r])
+            begin = np.where(free, fitted_start(source.system, record, own.mean(axis=0), middle, steps, free), starts[:, r])
             given = dict(zip(source.system.states, begin.T, strict=True))
             same: Any = steps.substeps
             run = simulate(source.system, record, sets, x0=given, substeps=same, method=steps.method)
@@ -210,6 +221,35 @@ class Source:
         self.view = filter_view(name, model)
         self.system = self.view.system
         self.total = self.posterior.sizes["chain"] * self.posterior.sizes["draw"]
+
+    def parameters(self, places: np.ndarray, record: int | None, params: Mapping[str, Any] | None) -> np.ndarray:
+        """Parameters (N, P) at draws counted through the chains: of a record, if they differ, with others in their place."""
+        system, n_records = self.system, self.view.n_records
+        if record is not None and not (whole(record, 0) and int(record) < n_records):
+            raise ValueError(f"record is {shown(record)}; give a whole number from 0 to {n_records - 1}, or None.")
+        if not isinstance(params, Mapping | None):
+            raise TypeError(f"params is {shown(params)}; give a dict of values by name, or None.")
+        given = system.params.spread("params", params or {})
+        if unknown := [p for p in given if not among(p, system.params)]:
+            raise ValueError(f"params has the unknown names {unknown}; the system's parameters are {system.params}.")
+        (table,) = self.values([self.view.unknowns.params], places)
+        if table.ndim == 3:
+            unlike = [p for i, p in enumerate(system.params) if np.ptp(table[:, :, i], axis=1).any() and p not in given]
+            if record is None and unlike:
+                raise ValueError(
+                    f"the records have parameters {unlike} of their own; say which to take: record=0 for those of the first, "
+                    "or "
+                    "params={...} with a value for each, such as a variable of the model for a new specimen."
+                )
+            table = table[:, int(record or 0)]
+        table = np.array(table)
+        names = list(given)
+        variables = [pt.as_tensor_variable(given[n]) for n in names]
+        if wrong := [n for n, v in zip(names, variables, strict=True) if v.type.ndim]:
+            raise ValueError(f"params: {wrong} are no single numbers; give a number or a scalar variable for each.")
+        for name, value in zip(names, self.values(variables, places) if names else [], strict=True):
+            table[:, list(system.params).index(name)] = value
+        return table
 
     def values(self, variables: list[Any], places: np.ndarray) -> list[np.ndarray]:
         """Values (N, ...) of variables of the model at draws counted through the chains."""

@@ -205,8 +205,9 @@ class Passes:
         fine = RecordData(*map(pytensor.shared, self.grid.data))
         table, _ = view.problem.run(pytensor.shared(self.grid.y), view.unknowns, fine, "states")
         self.forward = announced("filter", lambda: compiled(self.needed, [table, view.unknowns.params]))
-        params, samples = pt.dvector(), pt.dmatrix()
-        none = np.empty((1, 0)), np.zeros(len(self.y), dtype=np.int64), np.empty((0, 0))
+        params, samples = view.unknowns.params.type(), pt.dmatrix()
+        runs = np.minimum(self.data.counts, 0)
+        none = np.empty((len(self.data.starts), 0)), runs, np.empty((0, 0))
         self.observe = compiled([params, samples], observation(self.system)(completed(self.system, params), *none, samples)[0])
 
     def moments(self, point: list[np.ndarray]) -> Arrays:

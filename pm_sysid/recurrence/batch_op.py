@@ -27,7 +27,8 @@ class BatchRecurrence(DerivedRunOp):
     -----
     As an Op it takes
 
-    - ``params (B, R, P)``, or ``(B, 1, P)`` where all runs share them (``(B, P)`` is that), and ``starts (B, R, n)`` or ``(1, R, n)`` where all particles share them;
+    - ``params (B, R, P)``, or ``(B, 1, P)`` where the runs of a particle share them (``(B, P)`` means that);
+    - ``starts (B, R, n)``, or ``(1, R, n)`` where all particles share them;
     - ``state (B, R, n_carry)``: what an earlier call returned as ``final``, to go on from where it ended; ``(0, 0, 0)``
       when the first sample is 0;
     - ``edges (K + 1,)``: samples ``edges[0]`` up to ``edges[-1]`` are run, and block ``k`` sums those from ``edges[k]`` up

@@ -26,6 +26,7 @@ from pm_sysid.compat import (
     Blockwise,
     CAReduce,
     CheckParameterValue,
+    CumOp,
     DimShuffle,
     Dot,
     Elemwise,
@@ -56,8 +57,9 @@ from pm_sysid.symbolic.scalars import untraced
 
 #: Operations on whole arrays, besides the recurrences.
 WHOLE = (
-    AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, DimShuffle, Dot, ExtractDiag, Eye,
-    IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor, TensorFromScalar,
+    AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, CumOp, DimShuffle, Dot, ExtractDiag,
+    Eye, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor,
+    TensorFromScalar,
 )  # fmt: skip
 #: Name of the rewrite below, which only :func:`compiled` asks for.
 KERNELS = "pm_sysid_kernels"

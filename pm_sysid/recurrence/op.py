@@ -99,6 +99,13 @@ def as_rows(params: Any, ndim: int) -> Variable:
     return pt.as_tensor_variable(params, ndim=ndim)
 
 
+def substeps_by_run(counts: Any, n_runs: Any) -> Variable:
+    """Number of substeps (R,) that counts (T,) give to each run."""
+    run = pt.cumsum(pt.lt(counts, 0))
+    steps: Variable = pt.sum(pt.maximum(counts, 0)[:, None] * pt.eq(run[:, None], pt.arange(n_runs)), axis=0)
+    return steps
+
+
 class Recurrence(RunOp):
     """Run a scalar step over time.
 
@@ -122,8 +129,9 @@ class Recurrence(RunOp):
 
     Notes
     -----
-    As an Op it takes ``params (R, P)``, or ``(1, P)`` where all runs share them (a vector is one), ``starts (R, n)``, ``counts (T,)``, ``substeps (N, n)`` and ``samples (T, n)`` and
-    returns ``outputs (T, n_out)`` and ``final (R, n_carry)``. ``counts[t]`` substeps come before sample ``t``; a negative
+    As an Op it takes ``params (R, P)``, or ``(1, P)`` where all runs share them (``(P,)`` means that), ``starts (R, n)``,
+    ``counts (T,)``, ``substeps (N, n)`` and ``samples (T, n)`` and returns ``outputs (T, n_out)`` and ``final (R, n_carry)``.
+    ``counts[t]`` substeps come before sample ``t``; a negative
     count starts the next of the ``R`` runs, so that several records are one call. It is differentiable in ``params`` and
     ``starts``.
     """

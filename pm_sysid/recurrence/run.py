@@ -97,7 +97,8 @@ def _(op: BatchRecurrenceGradient) -> Run:
 def compiled_batch(recurrence: Recurrence, threads: int | None = None) -> Run:
     """Many parameter sets, ``run(params, starts, edges, counts, substeps, samples)``: arrays as :class:`BatchRecurrence`.
 
-    Here ``params`` are (B, P), and every run begins at the first sample. The arrays must have the Op's dtypes (float64, and int64 for edges and counts).
+    Here ``params`` are (B, P), and every run begins at the first sample. The arrays must have the Op's dtypes (float64, and
+    int64 for edges and counts).
     ``threads`` is by default the number that :func:`set_threads` has set.
     """
     with compiling(f"{recurrence.name}, many at once"):

@@ -17,7 +17,8 @@ from pm_sysid.recurrence.threads import thread_count
 def _flat(variable: Variable, core: int, shape: list[Variable]) -> Variable:
     """One batch dimension in place of any number of them: as long as the batch, or 1 where all particles share it."""
     n_batch = variable.type.ndim - core  # type: ignore[attr-defined]
-    sizes = [variable.shape[n_batch + i] for i in range(core)]  # type: ignore[attr-defined]
+    known = variable.type.shape[n_batch:]  # type: ignore[attr-defined]
+    sizes = [n if n is not None else variable.shape[n_batch + i] for i, n in enumerate(known)]  # type: ignore[attr-defined]
     if n_batch == 0 or all(variable.type.broadcastable[:n_batch]):  # type: ignore[attr-defined]
         return variable.reshape((1, *sizes))  # type: ignore[attr-defined]
     return pt.broadcast_to(variable, (*shape, *sizes)).reshape((pt.prod(pt.stack(shape)), *sizes))

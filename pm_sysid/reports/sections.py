@@ -77,13 +77,19 @@ class Study:
 
     @cached_property
     def noise(self) -> dict[str, np.ndarray]:
-        """Noise standard deviation of each output of each filter, averaged over the posterior."""
+        """Noise standard deviation (n_y,) or (R, n_y) of each output of each filter, averaged over the posterior."""
         found = {}
         for name in self.records:
             source = Source(self.idata, self.model, name)
             places = np.linspace(0, source.total - 1, min(50, source.total)).round().astype(int)
             found[name] = source.values([source.view.unknowns.noise], places)[0].mean(axis=0)
         return found
+
+    def _noise(self, name: str, record: int | None) -> np.ndarray:
+        """Noise standard deviation (n_y,) on a record, the root mean square of all where it is not said which."""
+        found = self.noise[name]
+        rows = np.sqrt(np.mean(found**2, axis=0)) if record is None and found.ndim == 2 else found
+        return np.asarray(found[record] if record is not None and found.ndim == 2 else rows)
 
     def _equations(self) -> list[Block]:
         blocks: list[Block] = []
@@ -157,7 +163,7 @@ class Study:
             fitted = predict_fitted(self.idata, model=self.model, name=name, draws=min(self.validation.runs, 50))
             for r, (record, (_, runs)) in enumerate(zip(records, fitted, strict=True)):
                 which = _which("Free run on the record of the fit", r, len(records))
-                blocks += self._judged(which, name, record, runs, self._colours(name))
+                blocks += self._judged(which, name, record, runs, self._colours(name), self._noise(name, r))
         return blocks
 
     def _colours(self, name: str) -> dict[str, str | None]:
@@ -184,12 +190,13 @@ class Study:
         record: TimeSeries,
         runs: xr.Dataset,
         colours: Mapping[str, str | None],
+        noise: np.ndarray,
     ) -> Iterator[Block]:
         """Errors of free runs by output, with their verdicts, and a figure for each.
 
         ``colours`` says what shows that residuals known beforehand are no noise; what the runs leave is tested here.
         """
-        left = {o: tested for o, (_, tested) in self._left(what, name, record, runs).items()}
+        left = {o: tested for o, (_, tested) in self._left(what, name, record, runs, noise).items()}
         for i, output in enumerate(_outputs(name, self.model)):
             y, middle = record.output_matrix[:, i], np.nanmedian(labelled(runs, output).transpose("draw", "time"), axis=0)
             scored = np.isfinite(y) & (record.t >= record.t[0] + self.validation.skip)
@@ -200,7 +207,7 @@ class Study:
             known, tested = colours.get(output, ""), left.get(output)
             rest = None if tested is None or isinstance(tested, Paragraph) else verdicts.coloured(tested[0])
             colour = known or rest or ("" if known == "" and rest == "" else None)
-            self.verdicts.append(verdicts.run(what, output, float(error), float(fit), float(self.noise[name][i]), colour))
+            self.verdicts.append(verdicts.run(what, output, float(error), float(fit), float(noise[i]), colour))
             unit = f" {self.units[output]}" if output in self.units else ""
             yield Paragraph(f"{what}, {output}: RMSE {float(error):.4g}{unit}, fit {float(fit):.2f} %.")
         for output in _outputs(name, self.model):
@@ -249,19 +256,22 @@ class Study:
         (name,) = self.records
         how, blocks = self.validation, list[Block]()
         for r, record in enumerate(how.all):
-            runs = predict(self.idata, record, model=self.model, name=name, draws=how.runs, x0=how.x0)
+            runs = predict(
+                self.idata, record, model=self.model, name=name, draws=how.runs, x0=how.x0, record=how.record, params=how.params
+            )
             which = _which("Free run on a record of validation", r, len(how.all))
             blocks.append(Paragraph(f"{which}: initial state {runs.attrs['x0']}."))
-            blocks += self._judged(which, name, record, runs, dict.fromkeys(_outputs(name, self.model), ""))
+            noise = self._noise(name, how.record)
+            blocks += self._judged(which, name, record, runs, dict.fromkeys(_outputs(name, self.model), ""), noise)
             self.verdicts += verdicts.coverage(self.records[name], record)
-            blocks += self._left_over(which, name, record, runs)
+            blocks += self._left_over(which, name, record, runs, noise)
         return blocks
 
-    def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset) -> Iterator[Block]:
+    def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: np.ndarray) -> Iterator[Block]:
         """Whether what free runs leave of a record is noise."""
         kept = record.t >= record.t[0] + self.validation.skip
         u = record.input_matrix[kept, 0] if record.inputs else None
-        for output, (left, tested) in self._left(what, name, record, runs).items():
+        for output, (left, tested) in self._left(what, name, record, runs, noise).items():
             if isinstance(tested, Paragraph):
                 yield tested
                 continue
@@ -271,7 +281,9 @@ class Study:
             draw = partial(plot_residuals, left, u=u, lags=lags, t=record.t[kept])
             yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
 
-    def _left(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset) -> dict[str, tuple[np.ndarray, Tested]]:
+    def _left(
+        self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: np.ndarray
+    ) -> dict[str, tuple[np.ndarray, Tested]]:
         """What the median of free runs leaves of each output, in units of the noise, with its tests."""
         kept = record.t >= record.t[0] + self.validation.skip
         u = record.input_matrix[kept, 0] if record.inputs else None
@@ -279,7 +291,7 @@ class Study:
         for i, output in enumerate(_outputs(name, self.model)):
             middle = np.median(labelled(runs, output).transpose("draw", "time"), axis=0)
             if np.isfinite(middle).all():
-                left = ((record.output_matrix[:, i] - middle) / self.noise[name][i])[kept]
+                left = ((record.output_matrix[:, i] - middle) / noise[i])[kept]
                 found[output] = left, _tested(f"{what}, {output}", left, u)
         return found
 

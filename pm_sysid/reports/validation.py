@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pm_sysid.arguments import count, number, shown
+from pm_sysid.arguments import count, number, shown, whole
 from pm_sysid.records.timeseries import TimeSeries
 
 
@@ -25,6 +25,10 @@ class Validation:
     x0 : mapping by state, optional
         Initial state on each record, in the units of the states; a model takes what states of its own it finds. By default
         the one that fits the first samples, as for :func:`predict`.
+    record : int, optional
+        Where the records of the fit have parameters of their own: those of which record, as for :func:`predict`.
+    params : mapping, optional
+        Values of parameters that are not those of the filter, as for :func:`predict`.
     skip : float, default 0
         Seconds at the beginning of each record that are not scored.
 
@@ -45,6 +49,8 @@ class Validation:
     runs: int = 100
     x0: Mapping[str, Any] | None = None
     skip: float = 0.0
+    record: int | None = None
+    params: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -55,6 +61,10 @@ class Validation:
                 raise ValueError("a record of validation has no outputs, so that nothing can be compared; give its y.")
         count(self.runs, "runs")
         number(self.skip, "skip", "give seconds, such as 0.5")
+        if self.record is not None and not whole(self.record, 0):
+            raise TypeError(f"record is {shown(self.record)}; give the number of a record of the fit, from 0, or None.")
+        if not isinstance(self.params, Mapping | None):
+            raise TypeError(f"params is {shown(self.params)}; give a dict of values by name, or None.")
         if not isinstance(self.x0, Mapping | None):
             raise TypeError(f"x0 is {shown(self.x0)}; give a dict of numbers by state, or None to fit the first samples.")
 

@@ -189,6 +189,8 @@ class PEMRefit:
         self.values, self.system, unknowns = Data(model), view.system, view.unknowns
         prior = Prior(model)
         free = prior.draw(2, np.random.default_rng(0))
+        if unknowns.own:
+            raise ValueError("fit='pem' takes parameters that all records share; the model has some for each record.")
         graphs = [unknowns.params, unknowns.x0, unknowns.x0_std, unknowns.noise]
         function = compiled(model.free_RVs, replace_rng_nodes(graphs))
         found = [function(*(free[rv.name][i] for rv in model.free_RVs)) for i in range(2)]

@@ -12,6 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.recurrence.op import substeps_by_run
 from pm_sysid.solve.options import Solver
 from pm_sysid.steps.derived import completed
 from pm_sysid.steps.ek import FLOOR, FilterSteps, Output, calibration_recurrence, filter_recurrence
@@ -27,7 +28,8 @@ MOST_COMPONENTS = 20
 class Unknowns(NamedTuple):
     """What a log-likelihood depends on besides the record; tensors or arrays.
 
-    ``params`` (P,), ``x0`` and ``x0_std`` (R, n_x), ``noise`` (n_y,), ``diffusion`` (chains,; ignored when calibrated).
+    ``params`` (P,), ``x0`` and ``x0_std`` (R, n_x), ``noise`` (n_y,), ``diffusion`` (chains,; ignored when calibrated). Where
+    records have parameters or noise of their own, ``params`` is (R, P) and ``noise`` (R, n_y).
     """
 
     params: Any
@@ -35,6 +37,25 @@ class Unknowns(NamedTuple):
     x0_std: Any
     noise: Any
     diffusion: Any
+
+    @property
+    def own(self) -> bool:
+        """Whether records have parameters of their own."""
+        return int(self.params.ndim) == 2
+
+    def params_of(self, record: int) -> Any:
+        """Parameters of a record."""
+        return self.params[record] if self.own else self.params
+
+    def noise_of(self, record: int) -> Any:
+        """Noise of a record."""
+        return self.noise[record] if self.own else self.noise
+
+    @classmethod
+    def symbolic(cls, own: bool) -> Unknowns:
+        """Inputs of a function that takes the unknowns of any records."""
+        rows = pt.dmatrix if own else pt.dvector
+        return cls(rows(), pt.dmatrix(), pt.dmatrix(), rows(), pt.dvector())
 
 
 class RecordData(NamedTuple):
@@ -123,17 +144,32 @@ class Problem:
             Measurements, NaN where missing (standard normal numbers for ``output="draw"``).
         """
         diffusion = self.calibrate(unknowns, data) if self.calibrated else unknowns.diffusion
-        params = pt.concatenate([completed(self.system, unknowns.params), diffusion, unknowns.noise, data.scale])
+        params = _rows(completed(self.system, unknowns.params), diffusion, unknowns.noise, data.scale)
         starts = pt.concatenate([unknowns.x0, unknowns.x0_std, data.starts], axis=1)
         samples = pt.concatenate([data.samples, y], axis=1)
         outputs, final = filter_recurrence(self.system, self.form, output)(params, starts, data.counts, data.substeps, samples)
         return outputs, final
 
     def calibrate(self, unknowns: Unknowns, data: RecordData) -> Any:
-        """Quasi-maximum-likelihood diffusion of each chain, shape (chains,); Eq. 19."""
+        """Quasi-maximum-likelihood diffusion of each chain, shape (chains,); Eq. 19.
+
+        Records with parameters of their own have a diffusion of their own, (R, chains).
+        """
         n_chains, n_y = len(self.system.chain_states), len(self.system.g)
-        params = pt.concatenate([completed(self.system, unknowns.params), np.ones(n_chains), np.ones(n_y), data.scale])
+        params = _rows(completed(self.system, unknowns.params), np.ones(n_chains), np.ones(n_y), data.scale)
         starts = pt.concatenate([unknowns.x0, pt.zeros_like(unknowns.x0_std), data.starts], axis=1)
         _, final = calibration_recurrence(self.system, self.form)(params, starts, data.counts, data.substeps, data.samples)
+        if unknowns.own:
+            steps = substeps_by_run(data.counts, unknowns.x0.shape[0])
+            return pt.sqrt(final[:, -n_chains:] / pt.maximum(steps, 1)[:, None] + FLOOR**2)
         total = pt.sum(final[:, -n_chains:], axis=0)
         return pt.sqrt(total / pt.maximum(data.substeps.shape[0], 1) + FLOOR**2)
+
+
+def _rows(params: Any, *shared: Any) -> Any:
+    """Parameters of a recurrence, one after the other; each record has a row if ``params`` are a matrix."""
+    if params.ndim == 1:
+        return pt.concatenate([params, *shared])
+    shared = tuple(pt.as_tensor_variable(v) for v in shared)
+    n = params.shape[0]
+    return pt.concatenate([params, *(v if v.ndim == 2 else pt.broadcast_to(v, (n, v.shape[0])) for v in shared)], axis=1)

@@ -58,9 +58,9 @@ _log = logging.getLogger("pm_sysid")
 
 
 @lru_cache(maxsize=32)
-def loglik_function(problem: Problem) -> Callable[..., Any]:
+def loglik_function(problem: Problem, own: bool) -> Callable[..., Any]:
     """The log-likelihood of measurements (T, n_y), unknowns and record arrays, which serves every number of substeps."""
-    unknowns = Unknowns(pt.dvector(), pt.dmatrix(), pt.dmatrix(), pt.dvector(), pt.dvector())
+    unknowns = Unknowns.symbolic(own)
     data, measured = RecordData.symbolic(), pt.dmatrix("y")
     loglik, _ = problem.run(measured, unknowns, data)
     function: Callable[..., Any] = announced(
@@ -95,7 +95,10 @@ class LogLikelihoodCriterion(Criterion):
 
     def value(self, substeps: int) -> np.ndarray:
         """Log-likelihoods of the points."""
-        function, data = loglik_function(self.problem), self.problem.data(self.records, cut(self.grids, substeps))
+        function, data = (
+            loglik_function(self.problem, self.at[0].own),
+            self.problem.data(self.records, cut(self.grids, substeps)),
+        )
         unknowns = ([np.asarray(v, float) for v in at] for at in self.at)
         return np.array([float(function(y, *u, *data)) for y, u in zip(self.y, unknowns, strict=True)])
 
@@ -129,6 +132,11 @@ class LogLikelihoodCriterion(Criterion):
         return f", judged {self.where}: the log-likelihood moves by {change:.2g} if they are refined"
 
 
+def parameter_sets(at: Sequence[Unknowns], record: int) -> np.ndarray:
+    """Parameters (N, P) of a record at points."""
+    return np.array([u.params_of(record) for u in at], dtype=float).reshape(len(at), -1)
+
+
 def synthetic_outputs(
     problem: Problem,
     records: Sequence[TimeSeries],
@@ -142,13 +150,13 @@ def synthetic_outputs(
     """
     method: Method = "rk4" if grids is None else "implicit"
     n_y, rng = len(problem.system.g), np.random.default_rng(seed)
-    theta = np.array([u.params for u in at], dtype=float).reshape(len(at), -1)
     parts = []
     for r, record in enumerate(records):
+        theta = parameter_sets(at, r)
         start = np.array([u.x0[r] for u in at], dtype=float)
         inputs = method_inputs(record, 2 * MOST if grids is None else grids[r].refined(FINE), method)
         outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
-        noisy = outputs + np.array([u.noise for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
+        noisy = outputs + np.array([u.noise_of(r) for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
         parts.append(np.where(np.isnan(record.output_matrix), np.nan, noisy))
     return list(np.concatenate(parts, axis=1))
 
@@ -208,10 +216,9 @@ def nearness(
     problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], grids: Sequence[StepGrid] | None = None
 ) -> np.ndarray:
     """How near free runs come to records: log-likelihoods (N,) with the noise that suits each run best."""
-    theta = np.array([u.params for u in at], dtype=float).reshape(len(at), -1)
     squares, measured = np.zeros((len(at), len(problem.system.g))), np.zeros(len(problem.system.g))
     for r, record in enumerate(records if grids else shortened(records, RANKED_SAMPLES)):
-        start, y = np.array([u.x0[r] for u in at], dtype=float), record.output_matrix
+        theta, start, y = parameter_sets(at, r), np.array([u.x0[r] for u in at], dtype=float), record.output_matrix
         if grids is None:
             runs = run_batch(problem.system, theta, start, rk4_inputs(record, RUN_STEPS))
         else:
@@ -398,9 +405,9 @@ def _on_grids(
 
 def _grids(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> tuple[StepGrid, ...] | None:
     """Steps of an adaptive solver for each record; None where it finds no solution."""
-    theta, found = np.array([u.params for u in at], dtype=float).reshape(len(at), -1), []
+    found = []
     for r, record in enumerate(records):
-        grid = pilot_grid(problem.system, record, theta, np.array([u.x0[r] for u in at], dtype=float))
+        grid = pilot_grid(problem.system, record, parameter_sets(at, r), np.array([u.x0[r] for u in at], dtype=float))
         if grid is None:
             return None
         found.append(grid)
@@ -409,7 +416,7 @@ def _grids(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknown
 
 def _stiff(problem: Problem, records: Sequence[TimeSeries], at: Unknowns) -> bool:
     """Whether stability asks for many explicit steps a sample at a point."""
-    theta, record = np.asarray(at.params, dtype=float), max(records, key=len)
+    record = max(records, key=len)
     r = next(i for i, other in enumerate(records) if other is record)
-    found = needed_steps(problem.system, record, theta, np.asarray(at.x0[r], dtype=float))
+    found = needed_steps(problem.system, record, np.asarray(at.params_of(r), dtype=float), np.asarray(at.x0[r], dtype=float))
     return found is not None and found[1] > STIFF

@@ -11,7 +11,9 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import among, number
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.by_record import start_by_record
 from pm_sysid.solve.checks import spread_numbers, vector_entries
+from pm_sysid.symbolic.names import Names
 from pm_sysid.symbolic.system import System
 
 #: Samples a straight line is fitted to for the initial value and slope of a measured state.
@@ -147,10 +149,12 @@ class StartSpec:
     x0_std: tuple[Any, ...]
 
     @classmethod
-    def of(cls, x0: Any, x0_std: Any, n_records: int) -> StartSpec:
-        """One entry a record: several records take a list, anything else holds for all."""
+    def of(cls, x0: Any, x0_std: Any, n_records: int, states: Names) -> StartSpec:
+        """One entry a record: several records take a list or a mapping of arrays, anything else holds for all."""
 
         def for_each(what: str, value: Any) -> tuple[Any, ...]:
+            if (rows := start_by_record(states, what, value, n_records)) is not None:
+                return tuple(rows)
             if n_records == 1 or not isinstance(value, list | tuple):
                 return (value,) * n_records
             if len(value) != n_records:

@@ -20,8 +20,13 @@ from pm_sysid.symbolic.system import System
 
 
 def completed(system: System, params: Any) -> Any:
-    """Parameters (P,) and what is derived from them, as an expression; the same expression where there is nothing."""
-    return pt.concatenate([params, _derived(system, params)]) if system.derived else params
+    """Parameters (P,) or (R, P) and what is derived from them, as an expression; the same one where there is nothing."""
+    if not system.derived:
+        return params
+    if params.ndim == 1:
+        return pt.concatenate([params, _derived(system, params)])
+    row = pt.vector(shape=(len(system.params),))
+    return pt.concatenate([params, vectorize_graph(_derived(system, row), {row: params})], axis=1)
 
 
 def completed_sets(system: System, params: np.ndarray) -> np.ndarray:

@@ -56,6 +56,16 @@ def uncertain() -> pm.Model:
 
 
 @cache
+def specimens() -> pm.Model:
+    """The filter on two records."""
+    with pm.Model() as built:
+        rate = pm.LogNormal("rate", 0.0, 0.5)
+        solver = sid.EK0(order=1, diffusion=1.0)
+        sid.ODEFilter("y", DECAY, [RECORD, RECORD], {"rate": rate}, noise=0.05, x0=1.0, solver=solver, substeps=1)
+    return built
+
+
+@cache
 def plain() -> pm.Model:
     """No filter: twelve numbers around an unknown mean."""
     with pm.Model() as built:

@@ -106,7 +106,11 @@ def take_sample(W, P, samples, O, t):
 
 
 #: How the helpers that run the phases are called on the lanes of a block.
-CALLS = ("own(P, params, r, first); begin_run(W, P, X, O, starts, r, first)", "take_substep(W, P, substeps, O, s)", "take_sample(W, P, samples, O, t)")
+CALLS = (
+    "own(P, params, r, first); begin_run(W, P, X, O, starts, r, first)",
+    "take_substep(W, P, substeps, O, s)",
+    "take_sample(W, P, samples, O, t)",
+)
 
 
 def block_width(op: Recurrence) -> int:

@@ -54,13 +54,13 @@ ENTRIES: dict[str, Entry] = {
     "innovations": Entry(sid.innovations, SOURCE, sound, names=NAMES),
     "predict": Entry(
         quiet(sid.predict),
-        SOURCE | FREE | {"data": RECORD, "every_step": False, "random_seed": 1},
+        SOURCE | FREE | {"data": RECORD, "every_step": False, "random_seed": 1, "record": 0, "params": {"rate": 0.9}},
         lambda r: r is not None,
         names=NAMES | {"data": ("record", "inputs")},
     ),
     "predict, new draws": Entry(
         quiet(sid.predict),
-        SOURCE | FREE | {"data": RECORD, "every_step": True, "random_seed": 1},
+        SOURCE | FREE | {"data": RECORD, "every_step": True, "random_seed": 1, "record": None, "params": None},
         lambda r: r is not None,
         names=NAMES | {"data": ("record", "inputs")},
     ),
@@ -81,6 +81,12 @@ ENTRIES: dict[str, Entry] = {
     ),
     "dic": Entry(quiet(sid.dic), {"idata": IDATA, "model": PLAIN, "draws": 40, "space": "model"}, sound, names=NAMES),
     "waic": Entry(quiet(sid.waic), {"idata": IDATA, "model": PLAIN, "draws": 40}, sound, names=NAMES),
+    "log_likelihood_by_record": Entry(
+        quiet(sid.log_likelihood_by_record),
+        {"idata": IDATA, "model": Late(tiny.specimens), "name": "y"},
+        lambda t: finite(t["log_likelihood"]["y"]),
+        names=NAMES,
+    ),
     "stages": Entry(sid.stages, {"idata": Late(tiny.sequential)}, lambda d: "log_evidence" in d),
     "log_evidence": Entry(sid.log_evidence, {"idata": Late(tiny.sequential)}, lambda e: finite(e.value) and finite(e.error)),
     "covariance": Entry(sid.covariance, {"idata": IDATA, "var_names": ["rate", "gain"]}, sound, names=CHOICE),
@@ -98,7 +104,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "Validation": Entry(
         lambda **settings: quiet(sid.compare_models)({"one": (tiny.model(), IDATA)}, sid.Validation(**settings), draws=40),
-        {"records": RECORD, "runs": 3, "x0": START, "skip": 0.1},
+        {"records": RECORD, "runs": 3, "x0": START, "skip": 0.1, "record": None, "params": {"rate": 0.9}},
         said,
         names={"records": ("record", "data")},
     ),
