@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -94,13 +95,21 @@ def bare_kernel(model: pm.Model) -> tuple[Callable[[], Any], list[np.ndarray], A
     def jit(function: Any) -> Any:
         return numba.njit(function, fastmath=FASTMATH, error_model="numpy", forceinline=function.__name__ != "kernel")
 
-    namespace = {**NAMESPACE, "np": np, "jit": jit}
+    namespace: dict[str, Any] = {**NAMESPACE, "np": np, "zeros": numba.njit(lambda *shape: np.zeros(shape))}
     for name, (segments, arrays) in program.phases.items():
         exec(print_phase(name, segments, arrays), namespace)
         namespace[name] = jit(namespace[name])
-    exec(value_source(op), namespace)
+    exec(re.sub(r"raise ValueError\(.*\)", "raise ValueError", value_source(op)), namespace)
+    namespace["own"] = jit(namespace["own"])
     kernel = jit(namespace["kernel"])
-    return lambda: kernel(*inputs)[0].sum(), inputs, op
+    params, *rest = inputs
+    outputs, final = np.empty((len(inputs[4]), op.n_outputs)), np.empty((len(inputs[1]), op.n_carry))
+
+    def run() -> Any:
+        kernel(np.atleast_2d(params), *rest, outputs, final)
+        return outputs.sum()
+
+    return run, inputs, op
 
 
 def filter_arguments(model: pm.Model) -> tuple[Any, list[np.ndarray]]:
@@ -115,7 +124,7 @@ def filter_arguments(model: pm.Model) -> tuple[Any, list[np.ndarray]]:
 
 def scan_of(op: Any, inputs: list[np.ndarray], length: int) -> Callable[[], Any]:
     """The same step (substeps unrolled) under ``pytensor.scan``, over the first samples."""
-    params, starts, counts, substeps, samples = inputs
+    (params,), starts, counts, substeps, samples = inputs
     n = int(counts[1])
 
     def replay(phase: Any, carry: list[Any], row: Any) -> list[Any]:

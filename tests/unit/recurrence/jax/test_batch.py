@@ -38,7 +38,7 @@ def case(*, shared: bool) -> tuple[BatchRecurrence, list[np.ndarray]]:
     )
     samples = np.concatenate([data.samples, np.concatenate([r.output_matrix for r in records])], axis=1)
     op = BatchRecurrence(filter_recurrence(system, problem.form))
-    return op, [many, starts, NO_STATE, np.arange(22), data.counts, data.substeps, samples, np.array(1)]
+    return op, [many[:, None], starts, NO_STATE, np.arange(22), data.counts, data.substeps, samples, np.array(1)]
 
 
 @pytest.mark.parametrize("edges", [np.arange(22), [0, 21], [0, 7, 7, 15]], ids=["pointwise", "sum", "blocks of a prefix"])
