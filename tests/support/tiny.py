@@ -61,7 +61,7 @@ def specimens() -> pm.Model:
     with pm.Model() as built:
         rate = pm.LogNormal("rate", 0.0, 0.5)
         solver = sid.EK0(order=1, diffusion=1.0)
-        sid.ODEFilter("y", DECAY, [RECORD, RECORD], {"rate": rate}, noise=0.05, x0=1.0, solver=solver, substeps=1)
+        sid.ODEFilter("y", DECAY, [RECORD, RECORD], {"rate": rate}, noise=0.05, x0=1.0, solver=solver, substeps=4)
     return built
 
 
