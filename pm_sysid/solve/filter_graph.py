@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.op import substeps_by_run
@@ -41,7 +42,7 @@ class Unknowns(NamedTuple):
     @property
     def own(self) -> bool:
         """Whether records have parameters of their own."""
-        return int(self.params.ndim) == 2
+        return (self.params.ndim if isinstance(self.params, Variable) else np.ndim(self.params)) == 2
 
     def params_of(self, record: int) -> Any:
         """Parameters of a record."""
