@@ -196,7 +196,7 @@ def silverbox(folder, short, figures):
             warnings.simplefilter("ignore", UserWarning)  # of Pareto k, which the table marks
             comparison = sid.compare_models(pairs)
         print(f"\nThe likelihoods by information criteria of their Laplace approximations\n{comparison}")
-    sid.plot_compare(table)[0, 0].figure.savefig(figures / "pem_silverbox.png", dpi=150)
+    sid.plot_compare_fits(table)[0, 0].figure.savefig(figures / "pem_silverbox.png", dpi=150)
     sid.plot_resid(tests)[0, 0].figure.savefig(figures / "pem_silverbox_resid.png", dpi=150)
     return rows
 

@@ -26,7 +26,7 @@ from pm_sysid.plots.calibration import plot_calibration as plot_calibration
 from pm_sysid.plots.correlation import plot_correlation as plot_correlation
 from pm_sysid.plots.fit import plot_fit as plot_fit
 from pm_sysid.plots.ibis import plot_ibis as plot_ibis
-from pm_sysid.plots.pem import plot_compare as plot_compare
+from pm_sysid.plots.pem import plot_compare_fits as plot_compare_fits
 from pm_sysid.plots.pem import plot_resid as plot_resid
 from pm_sysid.plots.predictions import plot_prediction as plot_prediction
 from pm_sysid.plots.prior_posterior import plot_prior_posterior as plot_prior_posterior

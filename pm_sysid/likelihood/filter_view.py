@@ -88,16 +88,21 @@ class FilterView:
         return y.reshape(len(y), -1)
 
     def records(self) -> list[TimeSeries]:
-        """The records; whether one is periodic the filter does not know, so none is."""
+        """The records, with the system's names; whether one is periodic the filter does not know, so none is."""
         counts, samples, y = value_of(self.data.counts), value_of(self.data.samples), value_of(self.observed)
         held: dict[int | None, Any] = {0: "zoh", 1: "foh"}
         n_u = len(self.system.inputs)
         options: dict[str, Any] = {"inputs": self.system.inputs or None, "outputs": self.system.outputs}
         options["intersample"] = held.get(self.problem.form.smoothness, "bl")
-        records = []
-        for start, stop in pairwise([0, *np.flatnonzero(counts < 0), len(counts)]):
+        records, channels = [], (*self.system.inputs, *self.system.outputs)
+        for given, (start, stop) in zip(
+            self.op.grid.records, pairwise([0, *np.flatnonzero(counts < 0), len(counts)]), strict=True
+        ):
             rows = samples[start:stop]
-            records.append(TimeSeries(rows[:, 0], rows[:, 1 : 1 + n_u] if n_u else None, y[start:stop], **options))
+            named = zip(channels, (*given.inputs, *given.outputs), strict=True)
+            units = {name: given.units[own] for name, own in named if own in given.units}
+            u = rows[:, 1 : 1 + n_u] if n_u else None
+            records.append(TimeSeries(rows[:, 0], u, y[start:stop], units=units, **options))
         return records
 
 

@@ -19,7 +19,9 @@ from pm_sysid.likelihood.filter_steps import refined, substeps_attrs
 from pm_sysid.likelihood.global_search import Peak, Tracked, climb_all, distinct, ranked, tempered
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import possible_draws
+from pm_sysid.notebook import html_line, html_table
 from pm_sysid.progress import progress_bar
+from pm_sysid.symbolic.names import entry
 
 _log = logging.getLogger("pm_sysid")
 
@@ -92,6 +94,19 @@ class Mode:
     message: str = ""
     substeps: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
+
+    def _repr_html_(self) -> str:
+        """Table of the modes for a notebook, in the model's own units."""
+        modes = self.modes or (LocalMode(self.initvals, self.point, self.logp, float("nan"), 1),)
+        names = [(n, i) for n, v in self.initvals.items() for i in np.ndindex(np.shape(v))]
+        rows = [
+            [entry(n, i), *(f"{np.asarray(m.initvals[n])[i]:.6g}" if n in m.initvals else "" for m in modes)] for n, i in names
+        ]
+        rows += [["log posterior", *(f"{m.logp:.2f}" for m in modes)]]
+        rows += [["log evidence (Laplace)", *(f"{m.log_evidence:.2f}" for m in modes)]]
+        head = "Mode" if self.converged else "Mode (the search did not end at a maximum)"
+        columns = ["", "mode", *(f"mode {k}" for k in range(2, len(modes) + 1))]
+        return html_line(head, strong=True) + html_table(columns, rows) + html_line(self.message)
 
     @property
     def log_evidence(self) -> float:

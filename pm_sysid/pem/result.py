@@ -10,6 +10,7 @@ import pymc as pm
 import scipy
 import xarray as xr
 
+from pm_sysid.notebook import html_line, html_table
 from pm_sysid.pem import analysis, laplace
 from pm_sysid.records.timeseries import TimeSeries
 
@@ -61,6 +62,15 @@ class PEMResult(scipy.optimize.OptimizeResult):
         return "\n".join([*lines, self.message])
 
     __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Table of the estimates for a notebook."""
+        if "x" not in self:
+            return html_line(repr(self))
+        head, *_ = repr(self).split("\n")
+        rows = [[n, f"{v:.7g}", f"{e:.3g}"] for n, v, e in zip(self.names, self.x, self.x_stderr, strict=True)]
+        table = html_table(["", "estimate", "standard error"], rows)
+        return html_line(head, strong=True) + table + html_line(self.message)
 
     @property
     def initval(self) -> dict[str, float]:

@@ -29,6 +29,7 @@ from pm_sysid.plots.axes import (
 )
 from pm_sysid.records.metrics import fit_percent, rmse, time_dimension
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.units import with_unit
 
 # The data lie under the prediction, and stand out on both sides of it; their residual lies on top.
 _DATA_STYLES: tuple[dict[str, Any], ...] = ({"lw": 2.0, "alpha": 0.7}, {"lw": 0.6, "markersize": 2.0, "zorder": 4})
@@ -109,8 +110,9 @@ def plot_fit(
             if pooled:
                 draw_band(panel, t[view], below, above, color=MODEL, alpha=0.35, label=f"{100 * hdi:g} % interval")
             panel.margins(x=0)
-    grid[0, 0].set_ylabel(name)
-    score = f"RMSE {rmse(y, middle):.3g}, fit {fit_percent(y, middle):.4g} %"
+    unit = record.units.get(name)
+    grid[0, 0].set_ylabel(with_unit(name, unit))
+    score = f"RMSE {rmse(y, middle):.3g}{f' {unit}' if unit else ''}, fit {fit_percent(y, middle):.4g} %"
     small = {"ncols": 3, "fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
     legend = grid[0, 0].legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1, **small)
     if len(grid) > 1:

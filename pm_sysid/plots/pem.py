@@ -10,9 +10,10 @@ import numpy as np
 from pm_sysid.idata import labelled, labels
 from pm_sysid.plots.axes import COLOURS, DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, interval, panels
 from pm_sysid.plots.residuals import draw_autocorrelation, draw_cross_correlation
+from pm_sysid.records.units import with_unit
 
 
-def plot_compare(
+def plot_compare_fits(
     comparison: Any,
     *,
     window: tuple[float, float] | None = None,
@@ -50,7 +51,7 @@ def plot_compare(
     >>> t = np.linspace(0.0, 2.0, 41)
     >>> record = sid.TimeSeries(t, None, np.exp(-1.5 * t))
     >>> fit = sid.fit_pem(decay, record, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=2), x0=1.0)
-    >>> sid.plot_compare(sid.compare_fits(fit, record, x0=1.0))[0, 0].get_title()
+    >>> sid.plot_compare_fits(sid.compare_fits(fit, record, x0=1.0))[0, 0].get_title()
     'record'
     """
     if not isinstance(getattr(comparison, "predictions", None), dict):
@@ -65,7 +66,8 @@ def plot_compare(
         if not inside.any():
             raise ValueError(f"window is {window}, but {label!r} spans {record.t[0]:g}..{record.t[-1]:g} s; widen it.")
         t = record.t[inside]
-        y = record.output_matrix[inside, labels(comparison.predictions[comparison.table.columns[0], label]).index(output)]
+        place = labels(comparison.predictions[comparison.table.columns[0], label]).index(output)
+        y = record.output_matrix[inside, place]
         draw_data(ax, t, y, color=DATA, lw=2.0, alpha=0.7, label="measured", zorder=2)
         for i, name in enumerate(comparison.table.columns):
             values = labelled(comparison.predictions[name, label], output).to_numpy()[inside]
@@ -74,7 +76,8 @@ def plot_compare(
         low, high = np.nanmin(y), np.nanmax(y)  # a run that diverges must not hide the rest
         ax.set_ylim(low - 0.15 * (high - low or 1.0), high + 0.35 * (high - low or 1.0))
         ahead = "" if math.isinf(comparison.k) else f", {comparison.k:g} samples ahead"
-        ax.set(xlabel="time (s)", ylabel=output, title=f"{label}{ahead}")
+        unit = record.units.get(record.outputs[place])
+        ax.set(xlabel="time (s)", ylabel=with_unit(output, unit), title=f"{label}{ahead}")
         ax.margins(x=0)
         ax.legend(loc="upper right", ncols=1 + len(comparison.table.columns), fontsize="small", frameon=False)
     return grid

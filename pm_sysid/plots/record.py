@@ -11,6 +11,7 @@ import scipy
 from pm_sysid.arguments import shown, words
 from pm_sysid.plots.axes import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.units import with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ def plot_record(
     channels : sequence of str, optional
         Which of them, in this order; by default all inputs, then all outputs.
     units : mapping of str to str, optional
-        Units by channel, for the labels.
+        Units by channel, for the labels, in place of those of the record.
     axes, figsize : array of 3 matplotlib axes a channel; (float, float); optional
         Where to draw; or the width and height of a new figure, in inches.
 
@@ -74,12 +75,13 @@ def plot_record(
     if not isinstance(units, Mapping | None):
         raise TypeError(f"units is {shown(units)}; give a dict of units by channel")
     _chosen(record, list(units or {}), "units")
+    units = {**record.units, **(units or {})}
     values = dict(zip(record.inputs + record.outputs, np.hstack([record.input_matrix, record.output_matrix]).T, strict=True))
     grid = panels(axes, [(len(names), 3)], figsize, (9.0, 0.5 + 1.9 * len(names)))
     for row, name in zip(grid, names, strict=True):
         _draw_channel(row, record, values[name], is_input=name in record.inputs)
-        unit = (units or {}).get(name)
-        label = f"{name} ({unit})" if unit else name
+        unit = units.get(name)
+        label = with_unit(name, unit)
         row[0].set_ylabel(label)
         row[1].set_ylabel(f"amplitude ({unit})" if unit else "amplitude")
         row[2].set_ylabel(label)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pm_sysid.arguments import among, number, place, shown, whole, words
+from pm_sysid.records.units import scaled, split_header
 from pm_sysid.records.validation import FloatArray, Names
 
 type PathLike = str | os.PathLike[str]
@@ -83,8 +84,19 @@ class TextFormat:
         object.__setattr__(self, "missing", tuple(words(self.missing, "missing")))
 
 
-def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: TextFormat) -> tuple[Columns, int]:
-    """Named columns of a text file and the line of their first row; ISO dates in `time` become seconds from the first."""
+class Text(NamedTuple):
+    """Columns of a text file by the names that were asked for, their units where the file has them, and their first line."""
+
+    columns: Columns
+    units: dict[str, str]
+    line: int
+
+
+def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: TextFormat) -> Text:
+    """Named columns of a text file; ISO dates in `time` become seconds from the first.
+
+    Units stand in the header behind the name (``z [mm]``, which may be asked for as ``z``), or in a line below it.
+    """
     path = place(path, "path")
     if not isinstance(form, TextFormat):
         raise TypeError(f"format is {shown(form)}; give a TextFormat, such as TextFormat(decimal=',')")
@@ -107,8 +119,8 @@ def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: Te
     if not rows:
         raise ValueError(f"{path} has no rows below its header in line {first}")
     for line in range(first - unit_lines, first):
-        units = dict(zip(header, _cells(lines[line], delimiter), strict=False))
-        if all(_is_number(units.get(name, ""), decimal) for name in names):
+        written = dict(enumerate(_cells(lines[line], delimiter)))
+        if all(_is_number(written.get(_places(header, name)[0], ""), decimal) for name in names):
             raise ValueError(f"line {line + 1} of {path} holds numbers, no units, and unit_lines={unit_lines} would drop it")
     for line, row in enumerate(rows, start=first + 1):
         if len(row) != len(header):
@@ -116,11 +128,26 @@ def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: Te
     tokens = _MISSING | {token.strip().lower() for token in form.missing}
     result = {}
     for name in names:
-        at = header.index(name)
+        at = _places(header, name)[0]
         cells, start = [row[at] for row in rows], first + 1
         dates = _seconds(cells) if name == time else None
         result[name] = _numbers(path, name, cells, start, decimal, tokens, unit_lines) if dates is None else dates
-    return result, first + 1
+    found = {name: split_header(header[_places(header, name)[0]])[1] for name in names}
+    if unit_lines:
+        texts = _cells(lines[first - unit_lines], delimiter)
+        below = {name: texts[_places(header, name)[0]].strip("[]()") for name in names if len(texts) == len(header)}
+        found = {name: found[name] or below.get(name, "") for name in names}
+    return Text(result, {name: unit for name, unit in found.items() if unit and unit != "-"}, first + 1)
+
+
+def _places(header: Sequence[str], name: str) -> list[int]:
+    """Columns of a name: those called so or, where there are none, those called so without their unit."""
+    exact = [i for i, cell in enumerate(header) if cell == name]
+    return exact or [i for i, cell in enumerate(header) if split_header(cell)[0] == name]
+
+
+def _has(header: Sequence[str], names: Sequence[str]) -> bool:
+    return all(_places(header, name) for name in names)
 
 
 def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
@@ -152,7 +179,7 @@ def _header(
             raise ValueError(f"columns names {len(header)} columns, but line {skip + 1} of {path} has {counts}; name each")
         chosen = found[0]
     else:
-        chosen = next((d for d in candidates if set(names) <= set(_cells(lines[skip], d))), "")
+        chosen = next((d for d in candidates if _has(_cells(lines[skip], d), names)), "")
         if not chosen:
             # Cells of the same number in the header and below it are no accident.
             below = lines[min(skip + 1, len(lines) - 1)]
@@ -162,12 +189,10 @@ def _header(
         header = _cells(lines[skip], chosen)
         _check_found(path, lines, skip, names, candidates, header)
     for name in names:
-        if name not in header:
+        if not _places(header, name):
             raise ValueError(f"there is no column {name!r}; columns names {', '.join(header)}")
-        if header.count(name) > 1:
-            raise ValueError(
-                f"{path} has {header.count(name)} columns called {name!r}; pass TextFormat(columns=[...]) with other names"
-            )
+        if (count := len(_places(header, name))) > 1:
+            raise ValueError(f"{path} has {count} columns called {name!r}; pass TextFormat(columns=[...]) with other names")
     return chosen, header
 
 
@@ -175,11 +200,11 @@ def _check_found(
     path: PathLike, lines: list[str], skip: int, names: Sequence[str], candidates: list[str], header: list[str]
 ) -> None:
     """Say which column is missing, and in which line it is found if in any."""
-    if not (lacking := [name for name in names if name not in header]):
+    if not (lacking := [name for name in names if not _places(header, name)]):
         return
     for where, line in enumerate(lines[:_SEARCHED]):
         for d in candidates:
-            if where != skip and set(names) <= set(_cells(line, d)):
+            if where != skip and _has(_cells(line, d), names):
                 raise ValueError(f"the header of {path} is in line {where + 1}; pass TextFormat(skip={where})")
     near = get_close_matches(lacking[0], [h for h in header if h], 1) or [h for h in header if lacking[0].lower() in h.lower()]
     raise ValueError(
@@ -334,10 +359,12 @@ def record_arguments(
     scale: Mapping[str, float] | None,
     *,
     dotted: bool = False,
+    units: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Turn scaled columns into the arguments of a record.
 
-    A column of n channels becomes ``name1, ..., name{n}``; of `dotted` names channels keep what is behind the last dot.
+    A column of n channels becomes ``name1, ..., name{n}``; of `dotted` names channels keep what is behind the last dot. Units
+    of columns are scaled with them; one that a factor makes unknown is left out.
     """
     if not isinstance(scale, Mapping | None):
         raise TypeError(f"scale is {shown(scale)}; give a dict of factors by column")
@@ -354,7 +381,9 @@ def record_arguments(
     if values is None:
         raise ValueError("inputs and outputs are both empty; name at least one column")
     t = columns[time] if time is not None else np.arange(len(values)) / _rate(fs)
-    return {"t": t, "u": u, "y": y, "inputs": input_names, "outputs": output_names}
+    channels = {*_listed(input_names), *_listed(output_names)}
+    found = {name: scaled(unit, factors.get(name, 1.0)) for name, unit in (units or {}).items() if name in channels}
+    return {"t": t, "u": u, "y": y, "inputs": input_names, "outputs": output_names, "units": found}
 
 
 def _rate(fs: Any) -> float:

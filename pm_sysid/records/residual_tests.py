@@ -11,6 +11,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from pm_sysid.arguments import shown, whole
+from pm_sysid.notebook import html_line
 from pm_sysid.records.validation import real
 
 __all__ = ["ResidualTests", "residual_tests"]
@@ -19,6 +20,9 @@ type FloatArray = NDArray[np.float64]
 
 LEVEL = 0.99
 BOUND = NormalDist().inv_cdf((1 + LEVEL) / 2)
+
+#: Share of lags outside their bounds above which they are mentioned, white or not.
+FEW_OUTSIDE = 0.05
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,16 +65,27 @@ class ResidualTests:
     jarque_bera_p: float
 
     def __repr__(self) -> str:
-        """Give a verdict, at the 1 % level, for each test."""
-        alpha = 1 - LEVEL
-        white = "white" if self.ljung_box_p > alpha else "not white: dynamics or coloured noise are left in them"
-        normal = "normal" if self.jarque_bera_p > alpha else "not normal: outliers, or a nonlinearity is left in them"
-        lines = [
+        """Give a verdict for each test."""
+        head = (
             f"ResidualTests: {self.count} residuals ({self.missing} missing), mean {self.mean:.3g}, "
-            f"standard deviation {self.std:.3g}",
-            f"  {white} (Ljung-Box {self.ljung_box:.1f} over {self.lags} lags, {_p_text(self.ljung_box_p)}; "
-            f"{100 * self.share_outside:.0f} % of the lags outside the 99 % bounds)",
-        ]
+            f"standard deviation {self.std:.3g}"
+        )
+        return "\n".join([head, *(f"  {said}" for said in self.findings)])
+
+    @property
+    def findings(self) -> list[str]:
+        """Verdict of each test at the 1 % level, with its numbers."""
+        alpha = 1 - LEVEL
+        outside = f"{100 * self.share_outside:.0f} % of the lags outside their 99 % bounds, where 1 % is expected"
+        box = f"Ljung-Box {self.ljung_box:.1f} over {self.lags} lags, {_p_text(self.ljung_box_p)}"
+        if not self.ljung_box_p > alpha:
+            white = f"not white: dynamics or coloured noise are left in them ({box}; {outside})"
+        elif self.share_outside > FEW_OUTSIDE:
+            white = f"white as a whole ({box}), though single lags stand out ({outside})"
+        else:
+            white = f"white ({box}; {outside})"
+        normal = "normal" if self.jarque_bera_p > alpha else "not normal: outliers, or a nonlinearity is left in them"
+        lines = [white]
         if self.cross_p is not None and self.cross_lag is not None:
             if self.cross_p > alpha:
                 verdict = "independent of the input"
@@ -79,10 +94,15 @@ class ResidualTests:
             else:
                 verdict = "depend on later input: feedback, or a wrong delay"
             lines.append(
-                f"  {verdict} (largest correlation {self.cross_correlation:.3f}, at lag {self.cross_lag}, "
+                f"{verdict} (largest correlation {self.cross_correlation:.3f}, at lag {self.cross_lag}, "
                 f"{_p_text(self.cross_p)})"
             )
-        return "\n".join([*lines, f"  {normal} (Jarque-Bera, {_p_text(self.jarque_bera_p)})"])
+        return [*lines, f"{normal} (Jarque-Bera, {_p_text(self.jarque_bera_p)})"]
+
+    def _repr_html_(self) -> str:
+        """One line for each test, for a notebook."""
+        head, *_ = repr(self).split("\n")
+        return html_line(head, strong=True) + "".join(map(html_line, self.findings))
 
 
 def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int = 25) -> ResidualTests:

@@ -44,17 +44,18 @@ class Readers:
         path : path
             The file. Empty lines at its end are no rows.
         inputs, outputs : str, sequence of str or None
-            Columns; a name gives `u` or `y` of shape (T,), a sequence (T, n), None no channel.
+            Columns; a name gives `u` or `y` of shape (T,), a sequence (T, n), None no channel. A unit behind a name in the
+            header, ``z [mm]`` or ``z (mm)``, or in a line below it, becomes the unit of the channel ``z``.
         time : str, optional
             Column of the times: seconds (after `scale`), or ISO dates, which become seconds from the first one.
         fs : float, optional
             Sampling rate in Hz, where there is no column of times; every row is then one sample.
         scale : mapping of str to float, optional
-            Factors by column, to SI units: ``{"F": 1e3, "z": 1e-3}`` for kN and mm.
+            Factors by column, to SI units: ``{"F": 1e3, "z": 1e-3}`` for kN and mm, which changes the units, too.
         format : TextFormat, optional
             Delimiter, decimal sign, lines of units, and what else is not as usual; by default most of it is found out.
         **options
-            ``intersample``, ``periodic``.
+            ``intersample``, ``periodic``, and ``units`` in place of those of the file.
 
         Raises
         ------
@@ -73,15 +74,15 @@ class Readers:
         >>> format = sid.TextFormat(decimal=",", unit_lines=1)
         >>> sid.TimeSeries.from_csv(file, inputs="F", outputs="z", time="t", scale=scale, format=format)
         TimeSeries: 3 samples, 0.03 s, non-uniform (steps of 0.01 to 0.02 s)
-          inputs:  F (band-limited between samples)
-          outputs: z (1 missing)
+          inputs:  F [N] (band-limited between samples)
+          outputs: z [m] (1 missing)
         >>> folder.cleanup()
         """
         names = wanted(inputs, outputs, time, fs)
-        table, line = csv_columns(path, names, time, TextFormat() if format is None else format)
-        arguments = record_arguments(table, inputs, outputs, time, fs, scale)
+        table, units, line = csv_columns(path, names, time, TextFormat() if format is None else format)
+        arguments = record_arguments(table, inputs, outputs, time, fs, scale, units=units)
         try:
-            return cls(**arguments, **options)
+            return cls(**(arguments | options))
         except ValueError as error:
             if not (index := re.search(r"\[(\d+)", str(error))):
                 raise
@@ -115,7 +116,7 @@ class Readers:
         scale : mapping of str to float, optional
             Factors by variable, to SI units.
         **options
-            ``intersample``, ``periodic``.
+            ``intersample``, ``periodic``, ``units``.
 
         Raises
         ------
@@ -142,7 +143,7 @@ class Readers:
             if rate.size != 1:
                 raise ValueError(f"the variable {fs!r} of {path} must hold one sampling rate, but has shape {rate.shape}")
             fs = float(rate.item())
-        return cls(**record_arguments(table, inputs, outputs, time, fs, scale, dotted=True), **options)
+        return cls(**(record_arguments(table, inputs, outputs, time, fs, scale, dotted=True) | options))
 
     @classmethod
     def from_dataframe(
@@ -160,7 +161,8 @@ class Readers:
             Column of the times, by default the index: seconds, or dates or time differences, which become
             seconds from the first one.
         **options
-            ``intersample`` (by default what `to_dataframe` left in ``df.attrs``, or ``"bl"``), ``periodic``.
+            ``intersample`` and ``units`` (by default what `to_dataframe` left in ``df.attrs``, or ``"bl"`` and none),
+            ``periodic``.
 
         Raises
         ------
@@ -214,5 +216,10 @@ class Readers:
                 return column(table, names)
             return {name: column(table, name) for name in named(names, argument)} or None
 
-        options = {"intersample": table.attrs.get("intersample", "bl"), **options}
+        chosen = [n for names in (inputs, outputs) for n in ([names] if isinstance(names, str) else names or [])]
+        known = table.attrs.get("units") or {
+            name: getattr(table[name], "attrs", {}).get("units", "") for name in chosen if name in table
+        }
+        units = {name: known[name] for name in chosen if isinstance(known.get(name), str)}
+        options = {"intersample": table.attrs.get("intersample", "bl"), "units": units, **options}
         return cls(t, pick(inputs, "inputs"), pick(outputs, "outputs"), inputs=inputs, outputs=outputs, **options)

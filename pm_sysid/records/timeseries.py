@@ -12,7 +12,9 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from pm_sysid.arguments import among, flag, shown, whole
+from pm_sysid.notebook import html_line, html_table, sparkline
 from pm_sysid.records.tables import Readers
+from pm_sysid.records.units import checked_units
 from pm_sysid.records.validation import FloatArray, Names, channels, pandas_module, read_only, real, refuse, times
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class TimeSeries(Readers):
     periodic : bool
         Whether the record repeats in steady state: the sample after the last would equal the first. A
         band-limited input is then interpolated exactly. Needs uniform times.
+    units : mapping of str to str, optional
+        Unit of each channel, such as ``{"F": "N", "z": "m"}``, for labels and reports; nothing is converted.
 
     Raises
     ------
@@ -69,6 +73,8 @@ class TimeSeries(Readers):
       outputs: z (1 missing)
     >>> len(record[:2]), record.u.shape
     (2, (3, 1))
+    >>> record.replace(units={"F": "kN"}).units["F"]
+    'kN'
     """
 
     t: FloatArray
@@ -78,6 +84,7 @@ class TimeSeries(Readers):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     periodic: bool
+    units: Mapping[str, str]
 
     def __init__(
         self,
@@ -89,6 +96,7 @@ class TimeSeries(Readers):
         inputs: Names = None,
         outputs: Names = None,
         periodic: bool = False,
+        units: Mapping[str, str] | None = None,
     ) -> None:
         if not among(intersample, BETWEEN_SAMPLES):
             raise ValueError(f'intersample must be "zoh", "foh" or "bl", but is {intersample!r}')
@@ -102,7 +110,8 @@ class TimeSeries(Readers):
         if y is not None:
             refuse(np.isinf(y), y, "y", "finite or NaN", "mark missing values with NaN")
         fields = {"t": t, "u": u, "y": y, "inputs": inputs, "outputs": outputs}
-        vars(self).update(fields, intersample=intersample, periodic=flag(periodic, "periodic"))
+        units = checked_units(units, inputs + outputs)
+        vars(self).update(fields, intersample=intersample, periodic=flag(periodic, "periodic"), units=units)
         if self.periodic and not self.uniform:
             raise ValueError("periodic=True needs uniform times; resample, or use periodic=False")
 
@@ -255,9 +264,10 @@ class TimeSeries(Readers):
         return {name: vars(self)[name] for name in TimeSeries.__annotations__}
 
     def replace(self, **changes: Any) -> TimeSeries:
-        """Copy the record with other ``t, u, y, intersample, inputs, outputs`` or ``periodic``.
+        """Copy the record with other ``t, u, y, intersample, inputs, outputs, periodic`` or ``units``.
 
-        Channel names stay as long as an array of the same number of channels is replaced by another.
+        Channel names stay as long as an array of the same number of channels is replaced by another, and so do their
+        units, whatever their new names are.
 
         Raises
         ------
@@ -276,7 +286,14 @@ class TimeSeries(Readers):
             new = changes.get(data, fields[data])
             if new is None or isinstance(new, Mapping) or real(new, data).shape[1:] != np.shape(fields[data])[1:]:
                 fields[names] = None
-        return TimeSeries(**(fields | changes))
+        result = TimeSeries(**(fields | {"units": None} | changes))
+        if "units" not in changes and self.units:
+            kept: dict[str, str] = {}
+            for old, new in ((self.inputs, result.inputs), (self.outputs, result.outputs)):
+                pairs = zip(old, new, strict=True) if len(old) == len(new) else ((n, n) for n in new if n in old)
+                kept |= {b: self.units[a] for a, b in pairs if a in self.units}
+            vars(result)["units"] = checked_units(kept, kept)
+        return result
 
     def __getitem__(self, key: slice) -> TimeSeries:
         """Consecutive samples ``record[a:b]``; part of a periodic record is not periodic."""
@@ -297,14 +314,15 @@ class TimeSeries(Readers):
     def to_dataframe(self) -> pd.DataFrame:
         """Make a table with the times in seconds as index ``time`` and one column per channel."""
         frame = pandas_module().DataFrame(self._columns(), index=pandas_module().Index(self.t, name="time"))
-        frame.attrs["intersample"] = self.intersample
+        frame.attrs.update(intersample=self.intersample, units=dict(self.units))
         return frame
 
     def to_xarray(self) -> xr.Dataset:
         """Make a data set with one variable per channel over ``time`` in seconds."""
         import xarray as xr
 
-        variables = {name: ("time", values) for name, values in self._columns().items()}
+        attrs = {name: {"units": unit} for name, unit in self.units.items()}
+        variables = {name: ("time", values, attrs.get(name, {})) for name, values in self._columns().items()}
         times = {"time": ("time", self.t, {"units": "s"})}
         return xr.Dataset(variables, coords=times, attrs={"intersample": self.intersample})
 
@@ -324,9 +342,25 @@ class TimeSeries(Readers):
             rate = f"{self.fs:.6g} Hz" if self.uniform else f"non-uniform ({steps})"
             head += f", {self.t[-1] - self.t[0]:.6g} s, {rate}"
         between, missing = BETWEEN_SAMPLES[self.intersample], ", ".join(map(str, self.n_missing))
-        inputs = f"{', '.join(self.inputs)} ({between} between samples)" if self.inputs else "none"
-        outputs = f"{', '.join(self.outputs)} ({missing} missing)" if self.outputs else "none"
+        labels = {name: f"{name} [{unit}]" for name, unit in self.units.items()}
+        shown_inputs, shown_outputs = (", ".join(labels.get(n, n) for n in names) for names in (self.inputs, self.outputs))
+        inputs = f"{shown_inputs} ({between} between samples)" if self.inputs else "none"
+        outputs = f"{shown_outputs} ({missing} missing)" if self.outputs else "none"
         return f"{head}{', periodic' * self.periodic}\n  inputs:  {inputs}\n  outputs: {outputs}"
+
+    def _repr_html_(self) -> str:
+        """Table of the channels for a notebook, each with a small picture."""
+        rows = []
+        for kind, names, matrix in (("input", self.inputs, self.input_matrix), ("output", self.outputs, self.output_matrix)):
+            for name, x in zip(names, matrix.T, strict=True):
+                seen = x[np.isfinite(x)]
+                numbers = [f"{f(seen):.4g}" if seen.size else "" for f in (np.min, np.max, np.mean, np.std)]
+                picture = sparkline(x)
+                rows.append([name, kind, self.units.get(name, ""), picture, *numbers, str(len(x) - seen.size)])
+        head = repr(self).split("\n")[0]
+        between = f"; input {BETWEEN_SAMPLES[self.intersample]} between samples" if self.inputs else ""
+        columns = ["channel", "", "unit", "over time", "smallest", "largest", "mean", "sd", "missing"]
+        return html_line(head + between, strong=True) + html_table(columns, rows, texts=4)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: a record is read-only."""
@@ -334,7 +368,7 @@ class TimeSeries(Readers):
 
     def __reduce__(self) -> tuple[Callable[[], TimeSeries], tuple[()]]:
         """Rebuild from the fields, since a plain pickle would carry caches and drop read-only flags."""
-        return partial(TimeSeries, **self._fields()), ()
+        return partial(TimeSeries, **(self._fields() | {"units": dict(self.units)})), ()
 
 
 def _integers(interval: ArrayLike) -> NDArray[Any]:

@@ -35,6 +35,27 @@ class Links(Block):
 
 
 @dataclass(frozen=True)
+class Summary(Block):
+    """What matters, in one sentence, and how many findings there are of each kind."""
+
+    text: str
+    verdicts: Sequence[Verdict]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of findings by level, problems first."""
+        return {level: sum(v.level == level for v in self.verdicts) for level in ("bad", "look", "good")}
+
+
+@dataclass(frozen=True)
+class Listed(Block):
+    """Sentences below each other, after a name."""
+
+    name: str
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Paragraph(Block):
     """A paragraph; ``style`` is "", "warning" or "small"."""
 

@@ -87,6 +87,9 @@ class Comparison:
         """Table of text with only what is known."""
         table, columns = self.table, {}
         columns["unknowns"] = [f"{n:d}" for n in table["unknowns"]]
+        for name in table.columns:
+            if str(name).split("[")[0] in ("RMSE", "MSE", "fit"):
+                columns[str(name)] = [_text(v, ".4g") for v in table[name]]
         for c in CRITERIA:
             doubted = [any(n.startswith((f"{c}:", "posterior:")) for n in self.notes.get(str(m), ())) for m in table.index]
             columns[c] = [_text(v, ".1f") + " !" * bad for v, bad in zip(table[c], doubted, strict=True)]
@@ -99,9 +102,6 @@ class Comparison:
             if len(table) > 1 and table[name].notna().any():
                 error = table.get(f"{name}_se")
                 columns[title] = [_text(v, ".2f") for v in table[name]] if error is None else _both(table[name], error, ".2f")
-        for name in table.columns:
-            if str(name).split("[")[0] in ("RMSE", "MSE", "fit"):
-                columns[str(name)] = [_text(v, ".4g") for v in table[name]]
         return pd.DataFrame(columns, index=table.index)
 
 

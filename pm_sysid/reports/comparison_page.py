@@ -53,6 +53,19 @@ MEANINGS = {
 }
 
 
+#: What a table has to say for a meaning to be printed below it.
+COLUMNS = {
+    "DIC": "DIC",
+    "WAIC": "WAIC",
+    "LOO": "LOO",
+    "difference": "LOO difference",
+    "log evidence": "log evidence",
+    "stacking weight": "stacking weight",
+    "evidence weight": "evidence weight",
+    "RMSE, MSE, fit": "RMSE",
+}
+
+
 class Case(NamedTuple):
     """A model, its posterior, its filter if it has one, and its predictions (draws, T, n_y) of the validation records."""
 
@@ -79,7 +92,8 @@ def overview(
     units: Mapping[str, str] | None = None,
 ) -> list[Block]:
     """Table of the models, its meaning, and their predictions of the records of validation."""
-    parts: list[Block] = [Frame(table), Notes(notes), Heading("What the columns mean", 3), Definitions(MEANINGS)]
+    there = {term: text for term, text in MEANINGS.items() if COLUMNS[term] in table}
+    parts: list[Block] = [Frame(table), Notes(notes), Heading("What the columns mean", 3), Definitions(there)]
     if validation:
         parts.append(Heading("Validation", 3))
         parts.append(Paragraph(START))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 
 from pm_sysid.arguments import flag, place, shown
 from pm_sysid.idata import posterior_of
@@ -18,7 +22,7 @@ from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.plots.record import plot_record
 from pm_sysid.progress import progress_bar
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.reports.blocks import Block, Heading, Links, Paragraph, Table, Verdicts
+from pm_sysid.reports.blocks import Block, Heading, Links, Summary, Table, Verdicts
 from pm_sysid.reports.compare import compare_models, model_pair
 from pm_sysid.reports.comparison_page import overview
 from pm_sysid.reports.drawing import figure, need_matplotlib
@@ -60,7 +64,7 @@ def report(
     title : str
         Title of the page.
     units : mapping of str to str, optional
-        Units by channel or parameter, for labels and tables.
+        Units by channel or parameter, for labels and tables; those of channels are by default the records' own.
     evidence : mapping of name to idata, optional
         As for :func:`compare_models`.
     progressbar : bool, default True
@@ -111,7 +115,7 @@ def report(
         records = _records(one, draws, record)
         if validation.all and len(records) != 1:
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
-        studies[name] = Study(one, draws, records, validation, dict(units or {}))
+        studies[name] = Study(one, draws, records, validation, _units(one, records, units or {}))
 
     several = len(studies) > 1
     summary: list[Block] = []
@@ -123,13 +127,15 @@ def report(
                 say(f"{name}, {heading.lower()}" if several else heading.lower())
                 made.append((heading, make()))
             if several:
-                bodies += [Heading(name, 2, _anchor(name)), Verdicts(study.verdicts)]
+                bodies += [Heading(name, 2), Verdicts(study.verdicts)]
             for heading, blocks in made:
                 bodies += [Heading(heading, 3 if several else 2), *blocks]
+        findings = [v for study in studies.values() for v in study.verdicts]
+        summary.append(Summary(headline(studies), findings))
         if several:
             say("comparison")
             found = compare_models(pairs, validation, evidence=evidence)
-            summary += [Links({_anchor(name): name for name in studies}), Heading("Comparison")]
+            summary.append(Heading("Comparison"))
             summary += overview(found.table_html(), found.notes, found.cases, validation.all, units)
         else:
             (study,) = studies.values()
@@ -138,8 +144,36 @@ def report(
     data = [Heading("Data"), *_data(first.records, "", first.units)]
     if validation.all:
         data += _data({"": validation.all}, "validation", first.units)
-    target.write_text(document(title, [*summary, *data, *bodies, _made()]), encoding="utf-8")
+    about = _about(studies, first.records, validation.all)
+    target.write_text(document(title, _with_contents([*summary, *data, *bodies, *about])), encoding="utf-8")
     return target
+
+
+def headline(studies: Mapping[str, Study]) -> str:
+    """One sentence on how far free runs explain the measurements: on a new record if there is one."""
+    new = any(score.new for study in studies.values() for score in study.scores)
+    where = "a record that the fit has not seen" if new else "the record of the fit"
+    fits = {name: [s for s in study.scores if s.new == new] for name, study in studies.items()}
+    known = {name: scores for name, scores in fits.items() if scores}
+    if not known:
+        return "No free run could be compared with a measurement."
+    if len(studies) == 1:
+        (scores,) = known.values()
+        return f"A free run explains {_listed([str(s) for s in scores])} on {where}."
+    ranked = sorted(known, key=lambda name: -float(np.mean([s.fit for s in known[name]])))
+    parts = [f"{name} explains {_listed([str(s) for s in known[name]])}" for name in ranked]
+    return f"On {where}, a free run of {'; one of '.join(parts)}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _with_contents(blocks: Sequence[Block]) -> list[Block]:
+    """Links to all main headings behind the summary, which stay in sight."""
+    named = [replace(b, anchor=_anchor(b.text)) if isinstance(b, Heading) and b.level == 2 else b for b in blocks]
+    headings = {b.anchor: b.text for b in named if isinstance(b, Heading) and b.level == 2}
+    return [named[0], Links(headings), *named[1:]]
 
 
 def _pairs(model: Any, idata: Any) -> dict[str, tuple[pm.Model, Any]]:
@@ -181,6 +215,15 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
     return {names[0]: records}
 
 
+def _units(model: pm.Model, records: Mapping[str, Sequence[TimeSeries]], given: Mapping[str, str]) -> dict[str, str]:
+    """Units by channel, as the records and the systems call them, and by parameter."""
+    found: dict[str, str] = {}
+    for name, some in records.items():
+        for record in (*some, *filter_view(name, model).records()):
+            found |= record.units
+    return found | dict(given)
+
+
 def _data(records: Mapping[str, Sequence[TimeSeries]], what: str, units: Mapping[str, str]) -> list[Block]:
     """What the records hold: a table of channels, and a figure for each."""
     blocks: list[Block] = []
@@ -212,6 +255,37 @@ def _anchor(name: str) -> str:
     return "model-" + "".join(c if c.isalnum() else "-" for c in name)
 
 
-def _made() -> Block:
-    names = ("pm_sysid", "pymc", "pytensor", "arviz", "numpy")
-    return Paragraph(f"Made with {', '.join(f'{n} {version(n)}' for n in names)}.", "small")
+def _about(
+    studies: Mapping[str, Study], records: Mapping[str, Sequence[TimeSeries]], validation: Sequence[TimeSeries]
+) -> list[Block]:
+    """When, of what and with what the report was made: enough to make it again."""
+    named = ("pm_sysid", "pymc", "pytensor", "arviz", "numpy")
+    rows = [["date", f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"]]
+    for label, some in [*records.items(), ("validation", validation)]:
+        for r, record in enumerate(some):
+            rate = f"{record.fs:.6g} Hz" if record.fs else "irregular times"
+            which = f"{label} {r + 1}" if len(some) > 1 else label
+            rows.append([f"record {which}", f"{len(record)} samples, {rate}, SHA-256 {checksum(record)}"])
+    for name, study in studies.items():
+        seed = _seed(study.idata)
+        if seed is not None:
+            rows.append(["seed" if len(studies) == 1 else f"seed of {name}", str(seed)])
+    rows.append(["versions", ", ".join(f"{n} {version(n)}" for n in named)])
+    return [Heading("About this report"), Table(["", ""], rows, texts=(1,))]
+
+
+def checksum(record: TimeSeries) -> str:
+    """First digits of the SHA-256 of a record's times, inputs and outputs."""
+    digest = sha256()
+    for array in (record.t, record.input_matrix, record.output_matrix):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _seed(idata: Any) -> Any:
+    """Seed that a sampler has written down."""
+    nodes = [
+        idata,
+        *(idata[name] for name in ("posterior", "sample_stats") if isinstance(idata, xr.DataTree) and name in idata),
+    ]
+    return next((n.attrs["random_seed"] for n in nodes if "random_seed" in getattr(n, "attrs", {})), None)

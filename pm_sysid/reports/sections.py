@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -28,7 +28,7 @@ from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.residual_tests import ResidualTests, residual_tests
 from pm_sysid.records.timeseries import BETWEEN_SAMPLES, TimeSeries
 from pm_sysid.reports import verdicts
-from pm_sysid.reports.blocks import Block, Paragraph, Printed, Table
+from pm_sysid.reports.blocks import Block, Listed, Paragraph, Printed, Table
 from pm_sysid.reports.diagnostics import Diagnostics, diagnose, parameter_rows
 from pm_sysid.reports.drawing import equation, figure
 from pm_sysid.reports.validation import Validation
@@ -43,6 +43,19 @@ PRIOR_DRAWS = 1000
 type Tested = tuple[ResidualTests, int] | Paragraph
 
 
+class Score(NamedTuple):
+    """How far a free run is from a measurement: on a record that the fit has not seen, if ``new``."""
+
+    output: str
+    error: float
+    unit: str
+    fit: float
+    new: bool
+
+    def __str__(self) -> str:
+        return f"{self.fit:.1f} % of {self.output} (RMSE {self.error:.3g}{f' {self.unit}' if self.unit else ''})"
+
+
 @dataclass
 class Study:
     """A model, its posterior and its records; each section adds to the verdicts."""
@@ -53,6 +66,7 @@ class Study:
     validation: Validation = field(default_factory=Validation)
     units: Mapping[str, str] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
     _innovations: dict[str, dict[str, tuple[np.ndarray, Tested]]] = field(default_factory=dict, init=False, repr=False)
 
     def sections(self) -> Iterator[tuple[str, Callable[[], list[Block]]]]:
@@ -208,8 +222,10 @@ class Study:
             rest = None if tested is None or isinstance(tested, Paragraph) else verdicts.coloured(tested[0])
             colour = known or rest or ("" if known == "" and rest == "" else None)
             self.verdicts.append(verdicts.run(what, output, float(error), float(fit), float(noise[i]), colour))
-            unit = f" {self.units[output]}" if output in self.units else ""
-            yield Paragraph(f"{what}, {output}: RMSE {float(error):.4g}{unit}, fit {float(fit):.2f} %.")
+            score = Score(output, float(error), self.units.get(output, ""), float(fit), record in self.validation.all)
+            self.scores.append(score)
+            unit = f" {score.unit}" if score.unit else ""
+            yield Paragraph(f"{what}, {output}: RMSE {score.error:.4g}{unit}, fit {score.fit:.2f} %.")
         for output in _outputs(name, self.model):
             caption = f"{what}, {output}: median and 94 % band of posterior draws, without measurement noise"
             yield figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units)
@@ -225,7 +241,7 @@ class Study:
                     continue
                 tests, lags = tested
                 self.verdicts += verdicts.residual(output, tests)
-                blocks.append(Printed(f"{output}: {tests}"))
+                blocks.append(Listed(f"Innovations of {output}", _sentences(tests)))
                 # Several records follow each other, so that their times would go back.
                 time: dict[str, Any] = {"t": records[0].t} if len(records) == 1 else {"fs": None}
                 draw = partial(plot_residuals, values, u=u, lags=lags, **time)
@@ -277,7 +293,7 @@ class Study:
                 continue
             tests, lags = tested
             self.verdicts.append(verdicts.left_over(what, output, tests))
-            yield Printed(f"{what}, what it leaves of {output}, in units of the noise: {tests}")
+            yield Listed(f"{what}: what it leaves of {output}, in units of the noise", _sentences(tests))
             draw = partial(plot_residuals, left, u=u, lags=lags, t=record.t[kept])
             yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
 
@@ -303,6 +319,13 @@ def _tested(what: str, residuals: np.ndarray, u: np.ndarray | None) -> Tested:
         return Paragraph(f"{what}: {count} residuals are too few to test.", "warning")
     lags = min(50, count // 4)
     return residual_tests(residuals, u, lags=min(25, lags)), lags
+
+
+def _sentences(tests: ResidualTests) -> list[str]:
+    """Findings of tests as sentences."""
+    missing = f", {tests.missing} missing" if tests.missing else ""
+    first = f"There are {tests.count} of them{missing}, with mean {tests.mean:.3g} and standard deviation {tests.std:.3g}."
+    return [first, *(f"They are {said}." if not said.startswith("depend") else f"They {said}." for said in tests.findings)]
 
 
 def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:

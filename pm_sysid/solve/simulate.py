@@ -144,7 +144,13 @@ def _simulate(
         values = values.reshape(*dims.values(), len(system.outputs))
         return xr.Dataset(system.outputs.variables(tuple(dims), values), coords, attributes)
     values = values.reshape(*dims.values(), len(record), values.shape[-1])
-    return xr.Dataset(run_variables(system, (*dims, "time"), values), {**coords, "time": record.t}, attributes)
+    result = xr.Dataset(run_variables(system, (*dims, "time"), values), {**coords, "time": record.t}, attributes)
+    result["time"].attrs["units"] = "s"
+    if len(record.outputs) == len(system.outputs):
+        for own, name in zip(record.outputs, system.outputs, strict=True):
+            if own in record.units and name in result:
+                result[name].attrs["units"] = record.units[own]
+    return result
 
 
 def steps_of(run: xr.Dataset) -> RunSteps:

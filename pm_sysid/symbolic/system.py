@@ -15,6 +15,7 @@ from pytensor.graph import graph_inputs
 from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import flag
+from pm_sysid.notebook import html_formulas, html_line, html_table
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.latex import equations, rate_latex, symbol_latex
 from pm_sysid.symbolic.lowering import Still, UnsupportedOperation, lower
@@ -319,10 +320,17 @@ class System:
     def _repr_latex_(self) -> str:
         return r"$$\begin{aligned}" + r" \\ ".join(e.replace(" = ", " &= ", 1) for e in self.equations) + r"\end{aligned}$$"
 
+    def _repr_html_(self) -> str:
+        """Equations and names for a notebook."""
+        head, *rows = repr(self).split("\n")
+        cells = [row.strip().split(maxsplit=1) for row in rows]
+        return html_line(head, strong=True) + html_formulas(self.equations) + html_table(["", ""], cells, texts=2)
+
     def __repr__(self) -> str:
         chains = "; ".join(dict.fromkeys(" -> ".join(map(self.states.owner, chain)) for chain in self.chains))
+        counts = ((self.states, "state"), (self.inputs, "input"), (self.outputs, "output"))
         lines = [
-            f"System: {len(self.states)} states, {len(self.inputs)} inputs, {len(self.outputs)} outputs",
+            f"System: {', '.join(f'{len(names)} {what}{"s" * (len(names) != 1)}' for names, what in counts)}",
             f"  states      {_listed(self.states) or 'none (a static map)'}",
             *([f"  chains      {chains}"] if self.states else []),
             f"  inputs      {_listed(self.inputs) or 'none'}",

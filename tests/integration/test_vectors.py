@@ -299,7 +299,7 @@ def test_prediction_errors_take_and_give_arrays(record: sid.TimeSeries) -> None:
     table = sid.compare_fits(fit, record)
     assert list(table.table.index.get_level_values("output")) == ["z[0]", "z[1]"]
     matplotlib.use("Agg")
-    sid.plot_compare(table)
+    sid.plot_compare_fits(table)
 
 
 def test_free_runs_in_a_model_have_distances_for_many_matrices(record: sid.TimeSeries) -> None:

@@ -13,7 +13,7 @@ NAMES = """
     Target TimeSeries UnscentedKalman calibrate calibration_tests check_initial_state check_substeps compare_fits
     compare_models correlation covariance datasets detrend dic extend find_mode fit_pem fit_percent innovations
     load_checkpoint log_evidence log_likelihood_by_record models nmse nrmse plot_abc plot_annealing plot_calibration
-    plot_compare
+    plot_compare_fits
     plot_correlation plot_fit plot_ibis plot_prediction plot_prior_posterior plot_record plot_resid plot_residuals
     plot_restoring_force plot_states predict report resample residual_tests rmse sample sample_abc_ns sample_ibis
     sample_states set_data set_substeps set_threads settle_substeps simulate smooth stages substeps_attrs waic

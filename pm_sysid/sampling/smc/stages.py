@@ -10,6 +10,7 @@ import scipy
 import xarray as xr
 
 from pm_sysid.idata import dataset, group, holds
+from pm_sysid.notebook import html_line
 
 #: Pareto shape of importance weights up to which their mean can be believed (Vehtari et al. 2024).
 GOOD_K = 0.7
@@ -80,6 +81,12 @@ class Evidence(NamedTuple):
     error: float
     chains: np.ndarray
     doubt: str = ""
+
+    def _repr_html_(self) -> str:
+        """Value and error for a notebook, and what is in doubt."""
+        said = html_line(f"log evidence {self.value:.2f} ± {self.error:.2g}", strong=True)
+        chains = ", ".join(f"{v:.2f}" for v in np.ravel(self.chains))
+        return said + html_line(f"of the chains: {chains}") + (html_line(f"in doubt: {self.doubt}") if self.doubt else "")
 
 
 def log_evidence(idata: xr.DataTree) -> Evidence:

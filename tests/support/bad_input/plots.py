@@ -44,8 +44,8 @@ ENTRIES: dict[str, Entry] = {
         {"result": Late(tiny.calibration), "kind": "rank", "var_names": ["rate"]} | CANVAS,
         names={"var_names": ("numbers",)},
     ),
-    "plot_compare": Entry(
-        drawn(sid.plot_compare),
+    "plot_compare_fits": Entry(
+        drawn(sid.plot_compare_fits),
         {"comparison": Late(lambda: sid.compare_fits(tiny.fit(), tiny.RECORD, x0=1.0)), "window": (0.0, 1.0)} | CANVAS,
     ),
     "plot_correlation": Entry(

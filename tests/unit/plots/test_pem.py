@@ -36,7 +36,7 @@ def comparison(k: float = np.inf) -> Any:
 
 
 def test_comparison_has_a_row_for_each_output() -> None:
-    grid = sid.plot_compare(comparison(k=3))
+    grid = sid.plot_compare_fits(comparison(k=3))
     assert grid.shape == (2, 1)
     assert [ax.get_ylabel() for ax in grid[:, 0]] == ["a", "b"]
     assert grid[0, 0].get_title() == "test, 3 samples ahead"
@@ -47,17 +47,17 @@ def test_comparison_has_a_row_for_each_output() -> None:
 
 
 def test_a_window_can_be_drawn() -> None:
-    line = sid.plot_compare(comparison(), window=(0.5, 0.7))[0, 0].lines[0]
+    line = sid.plot_compare_fits(comparison(), window=(0.5, 0.7))[0, 0].lines[0]
     assert 0.5 <= line.get_xdata().min() and line.get_xdata().max() <= 0.7 and len(line.get_xdata()) == 10
     with pytest.raises(ValueError, match=r"window is \(2.0, 3.0\), but 'test' spans 0..1 s"):
-        sid.plot_compare(comparison(), window=(2.0, 3.0))
+        sid.plot_compare_fits(comparison(), window=(2.0, 3.0))
 
 
 def test_axes_can_be_given() -> None:
     _, axes = plt.subplots(2)
-    assert sid.plot_compare(comparison(), axes=axes)[1, 0] is axes[1]
+    assert sid.plot_compare_fits(comparison(), axes=axes)[1, 0] is axes[1]
     with pytest.raises(ValueError, match="axes must hold 2 matplotlib axes, but holds 1"):
-        sid.plot_compare(comparison(), axes=axes[0])
+        sid.plot_compare_fits(comparison(), axes=axes[0])
 
 
 def residuals(n_u: int) -> Any:

@@ -264,7 +264,7 @@ def test_errors_of_the_function_itself_come_through() -> None:
 
 def test_repr_is_the_table_of_what_the_system_needs() -> None:
     assert repr(bouc_wen()).splitlines() == [
-        "System: 3 states, 1 inputs, 1 outputs",
+        "System: 3 states, 1 input, 1 output",
         "  states      z, v, r",
         "  chains      z -> v; r",
         "  inputs      F",

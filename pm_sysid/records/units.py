@@ -1,0 +1,80 @@
+"""Units of channels: out of headers, through factors, onto labels."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pm_sysid.arguments import shown
+
+#: Powers of ten of the prefixes that measuring systems write.
+PREFIXES = {"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3, "c": -2, "d": -1, "": 0, "h": 2, "k": 3, "M": 6, "G": 9}
+#: Units that may follow a prefix.
+BASES = ("m", "m/s", "m/s^2", "m/s²", "m/s2", "N", "Nm", "N m", "V", "A", "Pa", "bar", "Hz", "g", "s", "rad", "W", "K", "ohm")
+_HEADER = re.compile(r"^(?P<name>.*\S)\s*(?:\[(?P<square>[^\[\]]+)\]|\((?P<round>[^()]+)\))$")
+
+
+def split_header(cell: str) -> tuple[str, str]:
+    """Name and unit of a header: a unit stands in brackets behind the name.
+
+    Examples
+    --------
+    >>> split_header("Force [kN]"), split_header("z (mm)"), split_header("y2"), split_header("[V]")
+    (('Force', 'kN'), ('z', 'mm'), ('y2', ''), ('[V]', ''))
+    """
+    found = _HEADER.match(cell.strip())
+    if not found:
+        return cell.strip(), ""
+    return found["name"].strip(), (found["square"] or found["round"]).strip()
+
+
+def scaled(unit: str, factor: float) -> str:
+    """Unit of values that were multiplied by a factor; empty where the factor is no change of a known prefix.
+
+    Examples
+    --------
+    >>> scaled("mm", 1e-3), scaled("kN", 1e3), scaled("V", 1.0), scaled("V", 2.5)
+    ('m', 'N', 'V', '')
+    """
+    if factor == 1:
+        return unit
+    for base in BASES:
+        prefix = unit.removesuffix(base)
+        if unit.endswith(base) and prefix in PREFIXES:
+            for other, power in PREFIXES.items():
+                if math.isclose(factor, 10.0 ** (PREFIXES[prefix] - power), rel_tol=1e-9):
+                    return other + base
+    return ""
+
+
+def checked_units(units: Any, names: Iterable[str]) -> Mapping[str, str]:
+    """Units by channel, read-only; those that are empty are left out.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no mapping of channels that there are to texts.
+    """
+    if not isinstance(units, Mapping | None):
+        raise TypeError(f"units is {shown(units)}; give a dict of units by channel, such as {{'F': 'N'}}")
+    there = tuple(names)
+    for name, unit in (units or {}).items():
+        if name not in there:
+            raise ValueError(f"units names {name!r}; the record has {', '.join(there) or 'no channels'}")
+        if not isinstance(unit, str):
+            raise TypeError(f"units[{name!r}] is {shown(unit)}; give a text, such as 'N'")
+    return MappingProxyType({name: unit.strip() for name, unit in (units or {}).items() if unit.strip()})
+
+
+def with_unit(name: str, unit: str | None) -> str:
+    """Label of an axis or a column.
+
+    Examples
+    --------
+    >>> with_unit("F", "N"), with_unit("F", None)
+    ('F (N)', 'F')
+    """
+    return f"{name} ({unit})" if unit else name

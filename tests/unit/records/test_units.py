@@ -1,0 +1,114 @@
+"""Units of channels: read, kept, scaled, and shown."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pm_sysid as sid
+from pm_sysid.records.units import scaled, split_header
+
+UNITS = {"F": "N", "z": "mm"}
+
+
+def record(**options: object) -> sid.TimeSeries:
+    t = np.arange(20) / 10
+    return sid.TimeSeries(t, {"F": np.sin(t)}, {"z": np.cos(t)}, units=UNITS, **options)  # type: ignore[arg-type]
+
+
+def test_units_stay_with_their_channels() -> None:
+    one = record()
+    assert dict(one.units) == UNITS and "F [N] (band-limited" in repr(one) and "z [mm] (0 missing)" in repr(one)
+    assert dict(one[3:9].units) == UNITS
+    assert dict(one.replace(y=np.zeros((20, 1))).units) == UNITS
+    assert dict(one.replace(outputs=["q"]).units) == {"F": "N", "q": "mm"}
+    assert dict(one.replace(y={"a": np.zeros(20), "z": np.ones(20)}).units) == UNITS
+    assert dict(one.replace(y=None).units) == {"F": "N"}
+    assert dict(one.replace(units={"z": "m"}).units) == {"z": "m"}
+    assert dict(pickle.loads(pickle.dumps(one)).units) == UNITS
+    assert dict(record().replace(units=None).units) == {}
+    with pytest.raises(TypeError):
+        one.units["F"] = "kN"  # type: ignore[index]
+
+
+def test_tables_carry_units() -> None:
+    one = record()
+    frame = sid.TimeSeries.from_dataframe(one.to_dataframe(), inputs="F", outputs="z")
+    cube = sid.TimeSeries.from_xarray(one.to_xarray(), inputs="F", outputs=["z"])
+    assert dict(frame.units) == dict(cube.units) == UNITS
+    assert one.to_xarray()["z"].attrs["units"] == "mm"
+
+
+@pytest.mark.parametrize(
+    "units, error, message",
+    [
+        ({"q": "m"}, ValueError, "units names 'q'; the record has F, z"),
+        ({"F": 3}, TypeError, r"units\['F'\] is 3; give a text"),
+        ("N", TypeError, "give a dict of units by channel"),
+    ],
+)
+def test_wrong_units_are_refused(units: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        record().replace(units=units)
+
+
+@pytest.mark.parametrize(
+    "text, options, scale, units",
+    [
+        ("t [s],Force [kN],z (mm)\n0,1,2\n1,2,3\n", {}, None, {"Force": "kN", "z": "mm"}),
+        ("t [s],Force [kN],z (mm)\n0,1,2\n1,2,3\n", {}, {"Force": 1e3, "z": 1e-3}, {"Force": "N", "z": "m"}),
+        ("t,Force,z\ns,kN,mm\n0,1,2\n1,2,3\n", {"unit_lines": 1}, {"Force": 2.5}, {"z": "mm"}),
+        ("t,Force,z\n0,1,2\n1,2,3\n", {}, None, {}),
+    ],
+)
+def test_headers_give_units(tmp_path: Path, text: str, options: dict[str, int], scale: object, units: dict[str, str]) -> None:
+    file = tmp_path / "rig.csv"
+    file.write_text(text)
+    form = sid.TextFormat(**options)  # type: ignore[arg-type]
+    found = sid.TimeSeries.from_csv(file, inputs="Force", outputs="z", time="t", scale=scale, format=form)  # type: ignore[arg-type]
+    assert found.inputs == ("Force",) and found.outputs == ("z",) and dict(found.units) == units
+    factor = 1.0 if scale is None else scale.get("Force", 1.0)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(found.u, np.array([1.0, 2.0]) * factor)
+
+
+def test_a_whole_header_may_be_named_too_and_two_of_one_name_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rig.csv"
+    file.write_text("t,z [mm],z [V]\n0,1,2\n1,2,3\n")
+    found = sid.TimeSeries.from_csv(file, inputs=None, outputs="z [V]", time="t")
+    assert found.outputs == ("z [V]",) and dict(found.units) == {"z [V]": "V"}
+    with pytest.raises(ValueError, match="has 2 columns called 'z'"):
+        sid.TimeSeries.from_csv(file, inputs=None, outputs="z", time="t")
+
+
+def test_own_units_replace_those_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "rig.csv"
+    file.write_text("t,z [mm]\n0,1\n1,2\n")
+    assert dict(sid.TimeSeries.from_csv(file, inputs=None, outputs="z", time="t", units={"z": "inch"}).units) == {"z": "inch"}
+
+
+def test_headers_and_factors() -> None:
+    assert split_header("a (b) [c]") == ("a (b)", "c")
+    assert split_header("(mm)") == ("(mm)", "")
+    assert [scaled("m/s^2", 9.81), scaled("µm", 1e-6), scaled("MPa", 1e6), scaled("", 10.0)] == ["", "m", "Pa", ""]
+
+
+def test_units_reach_runs_and_labels() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    one = record()
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.k * x.z),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    run = sid.simulate(system, one, {"k": 1.0}, x0=0.0, substeps=2)
+    assert run["y"].attrs["units"] == "mm"
+    assert sid.plot_record(one)[1, 0].get_ylabel() == "z (mm)"
+    panels = sid.plot_fit(one, run["y"].to_numpy())
+    assert panels.ravel()[0].get_ylabel() == "z (mm)" and " mm, fit" in panels.ravel()[-1].get_title("right")
