@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 
 import pm_sysid as sid
 
@@ -61,28 +59,26 @@ def functions(model: pm.Model) -> tuple[float, dict[str, Callable[[], Any]]]:
 def main() -> None:
     """Print and keep the table."""
     logging.getLogger("pm_sysid").setLevel(logging.WARNING)
-    with tempfile.TemporaryDirectory() as folder:
-        pytensor.config.base_compiledir = folder
-        data = records()
-        together_compile, together = functions(model_of(data, COUNT))
-        singles = [functions(model_of(record, 1)) for record in data]
-        found: dict[str, Any] = {"specimens": COUNT, "samples": sum(map(len, data))}
-        for name in ("value", "gradient"):
-            best = {"together": np.inf, "apart": np.inf}
-            for _ in range(ROUNDS):  # in turn, so that a slow moment meets both
-                begin = time.process_time()
-                together[name]()
-                middle = time.process_time()
-                for _, one in singles:
-                    one[name]()
-                best["together"] = min(best["together"], middle - begin)
-                best["apart"] = min(best["apart"], time.process_time() - middle)
-            found[name] = {k: 1e3 * v for k, v in best.items()} | {"ratio": best["together"] / best["apart"]}
-            row = found[name]
-            print(f"{name}: {row['together']:.2f} ms in one filter, {row['apart']:.2f} ms in twelve, ratio {row['ratio']:.2f}")
-        found["compile"] = {"together": together_compile, "first alone": singles[0][0], "all apart": sum(s for s, _ in singles)}
-        print("compile, seconds: " + ", ".join(f"{k} {v:.1f}" for k, v in found["compile"].items()))
-        (RESULTS / "specimens.json").write_text(json.dumps(found, indent=1) + "\n")
+    data = records()
+    together_ready, together = functions(model_of(data, COUNT))
+    singles = [functions(model_of(record, 1)) for record in data]
+    found: dict[str, Any] = {"specimens": COUNT, "samples": sum(map(len, data))}
+    for name in ("value", "gradient"):
+        best = {"together": np.inf, "apart": np.inf}
+        for _ in range(ROUNDS):  # in turn, so that a slow moment meets both
+            begin = time.process_time()
+            together[name]()
+            middle = time.process_time()
+            for _, one in singles:
+                one[name]()
+            best["together"] = min(best["together"], middle - begin)
+            best["apart"] = min(best["apart"], time.process_time() - middle)
+        found[name] = {k: 1e3 * v for k, v in best.items()} | {"ratio": best["together"] / best["apart"]}
+        row = found[name]
+        print(f"{name}: {row['together']:.2f} ms in one filter, {row['apart']:.2f} ms in twelve, ratio {row['ratio']:.2f}")
+    found["compile"] = {"together": together_ready, "all apart": sum(s for s, _ in singles)}
+    print("ready after seconds: " + ", ".join(f"{k} {v:.1f}" for k, v in found["compile"].items()))
+    (RESULTS / "specimens.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
