@@ -75,6 +75,11 @@ from pm_sysid.solve.options import EK0 as EK0
 from pm_sysid.solve.options import EK1 as EK1
 from pm_sysid.solve.simulate import simulate as simulate
 from pm_sysid.solve.substeps import SubstepWarning as SubstepWarning
+from pm_sysid.symbolic.processes import OU as OU
+from pm_sysid.symbolic.processes import IntegratedWiener as IntegratedWiener
+from pm_sysid.symbolic.processes import Matern as Matern
+from pm_sysid.symbolic.processes import Periodic as Periodic
+from pm_sysid.symbolic.processes import RandomWalk as RandomWalk
 from pm_sysid.symbolic.system import System as System
 
 __version__: str

@@ -17,7 +17,7 @@ from pm_sysid.likelihood.filter_rv import Grid, ODEFilterRV, numbers_of, with_va
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.records.joined import joined
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.solve.by_record import noise_by_record, params_by_record, repeated
+from pm_sysid.solve.by_record import noise_by_record, params_by_record, repeated, with_entries
 from pm_sysid.solve.checks import (
     check_name,
     check_records,
@@ -29,6 +29,8 @@ from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.solve.filter_substeps import filter_substeps
 from pm_sysid.solve.initial_state import StartSpec
 from pm_sysid.solve.options import EK0, EK1, Solver
+from pm_sysid.symbolic.driven import driven_system
+from pm_sysid.symbolic.processes import Process
 from pm_sysid.symbolic.system import System
 
 _log = logging.getLogger("pm_sysid")
@@ -73,6 +75,13 @@ class ODEFilter:
         arrays), and each step a diffusion as well where the filter is a dense EK1 of up to 20 components.
         :func:`settle_substeps` judges them again at a mode or on a posterior and takes more if need be; :func:`set_substeps`
         sets another number.
+    latent : mapping, optional
+        Inputs of the system that the record lacks, each with the process that is its prior: :class:`Matern`, :class:`OU`,
+        :class:`IntegratedWiener` or :class:`Periodic`, whose scales and lengths may be PyMC variables. They are integrated out.
+        ``data`` has one channel for each of the other inputs.
+    varying : mapping, optional
+        Parameters that drift, each with the process that is added to its value: usually :class:`RandomWalk`. The entry in
+        ``params`` is then the value at the first sample (for a process that starts at zero) or the middle.
     likelihood : {"filter"}
         ``p(y_t | y_1..t-1)``, the recursion of the sequential paper (Eq. 20).
     dims : tuple of str, optional
@@ -95,6 +104,11 @@ class ODEFilter:
 
     Notes
     -----
+    Given the path of a process, the filter is the one for a recorded input; the likelihood is the average of its
+    likelihoods over the prior of the path (exact for linear systems, linearised along the mean otherwise). The ODE is no
+    evidence on the path, and the diffusion of the solver does not scale it: with ``"mle"`` it is the one for which Eq. 19
+    holds on average over the process.
+
     Missing measurements (NaN) contribute zero. Parameters with which the ODE cannot be solved have a log-likelihood of
     minus infinity. Use :func:`set_data` to put another record into the model.
 
@@ -130,6 +144,8 @@ class ODEFilter:
         x0_std: Any = None,
         solver: Solver | None = None,
         substeps: int | Literal["auto"] | ArrayLike = "auto",
+        latent: Mapping[str, Process] | None = None,
+        varying: Mapping[str, Process] | None = None,
         likelihood: Literal["filter"] = "filter",
         dims: Sequence[str] | str | None = None,
     ) -> Any:
@@ -147,8 +163,10 @@ class ODEFilter:
         solver = EK1() if solver is None else solver
         if not isinstance(solver, Solver):
             raise TypeError(f"solver is {solver!r}; give pm_sysid.EK0(...) or pm_sysid.EK1(...).")
+        alone, (system, entries) = system, driven_system(system, latent, varying)
         records = check_records(system, data)
-        theta, deviations = params_by_record(system, params, len(records)), noise_by_record(system, noise, len(records))
+        theta, deviations = params_by_record(alone, params, len(records)), noise_by_record(system, noise, len(records))
+        theta = with_entries(theta, vector(entries)) if entries else theta
         if theta.ndim != deviations.ndim:  # one of them has a value for each record, and the other follows
             theta, deviations = repeated(theta, len(records)), repeated(deviations, len(records))
         measured = joined(records)

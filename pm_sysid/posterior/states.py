@@ -52,6 +52,7 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
     xarray.Dataset
         ``states`` and ``derivatives`` (of the states by time) with dims (chain, draw, time, state), ``outputs`` (without
         measurement noise) with dims (chain, draw, time, output), each with its standard deviation ``states_std``, ...;
+        of a filter with processes also ``inputs`` (chain, draw, time, input) and ``parameters`` (chain, draw, time, parameter);
         in the units of the model. ``time`` is in seconds; of several records the times follow each other, and the
         coordinate ``record`` counts them. ``measured`` (time, output) is the record. Where an input jumps, derivatives are
         those after the jump.
@@ -115,8 +116,8 @@ def sample_states(
     Returns
     -------
     xarray.Dataset
-        ``states``, ``derivatives`` and ``outputs`` (the observation of the drawn states, without measurement noise), with
-        the dims and coordinates of :func:`smooth`.
+        ``states``, ``derivatives`` and ``outputs`` (the observation of the drawn states, without measurement noise), and
+        ``inputs`` and ``parameters`` where these are processes, with the dims and coordinates of :func:`smooth`.
 
     Raises
     ------
@@ -186,7 +187,7 @@ def every_substep(problem: Problem, data: RecordData, y: np.ndarray) -> Grid:
 @untraced()
 def observation(system: System) -> Recurrence:
     """Outputs at ``t, u, x, dx``, then their derivatives by x and dx, output by output: a recurrence that carries nothing."""
-    nothing = Phase.build([], system.p, [], [])
+    nothing, system = Phase.build([], system.p, [], []), system.driven
     slopes = [d for row in jacobian(system.g, [*system.x, *system.dx]) for d in row]
     sample = Phase.build([], system.p, [system.t, *system.u, *system.x, *system.dx], [*system.g, *slopes])
     return Recurrence(nothing, nothing, sample, n_carry=0, n_params=len(system.p), name="observation")
@@ -214,18 +215,18 @@ class Passes:
         """Means and standard deviations at the samples."""
         table, params = self.forward(*point)
         mean, root = self.smoother.run(self.grid.path, self.smoother.unpack(table))
-        scale = self.data.scale[self.smoother.level][:, None]
+        scale = self.smoother.sizes(self.data.scale)[:, None]
         mean, root = mean * scale, root * scale
         place, rate, n_y = self.smoother.place, self.smoother.rate, len(self.system.g)
         observed = self._observed(params, mean[..., 0])
-        slopes = observed[:, n_y:].reshape(len(observed), n_y, 2, -1)
+        slopes = observed[:, n_y:].reshape(len(observed), n_y, -1)
         H = np.zeros((len(observed), n_y, mean.shape[1]))
-        for s in range(len(place)):
-            H[:, :, place[s]] += slopes[:, :, 0, s]
-            H[:, :, rate[s]] += slopes[:, :, 1, s]
+        for s, component in enumerate([*place, *self.smoother.processes, *rate]):
+            H[:, :, component] += slopes[:, :, s]
         width = root.shape[2]  # of a block
-        parts = [H[:, :, i : i + width] @ root[:, i : i + width] for i in range(0, root.shape[1], width)]
+        parts = [H[:, :, i : i + width] @ root[:, i : i + width] for i in range(0, len(self.smoother.level), width)]
         std = np.sqrt(np.sum(root**2, axis=2) + np.sum(mean[..., 1:] ** 2, axis=2))
+        driven = self._processes(params, mean[:, self.smoother.processes])
         return {
             "states": mean[:, place, 0],
             "states_std": std[:, place],
@@ -233,27 +234,48 @@ class Passes:
             "derivatives_std": std[:, rate],
             "outputs": observed[:, :n_y],
             "outputs_std": np.sqrt(sum(np.sum(p**2, axis=2) for p in (*parts, H @ mean[..., 1:]))),
+            **{name: value[..., 0] for name, value in driven.items()},
+            **{f"{name}_std": np.sqrt(np.sum(value[..., 1:] ** 2, axis=2)) for name, value in driven.items()},
         }
 
     def starts(self, point: list[np.ndarray], first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Smoothed states (R, n_x) at the first samples of the records, and roots (R, n_x, free) of their covariances."""
         table, _ = self.forward(*point)
         mean, _ = self.smoother.run(self.grid.path, self.smoother.unpack(table))
-        at = mean[first][:, self.smoother.place] * self.data.scale[self.smoother.level[self.smoother.place]][:, None]
+        place = self.smoother.place
+        at = mean[first][:, place] * self.smoother.sizes(self.data.scale)[place][:, None]
         return at[..., 0], at[..., 1:]
 
     def path(self, point: list[np.ndarray], rng: np.random.Generator) -> Arrays:
         """Draw a path at the samples."""
         table, params = self.forward(*point)
         last = self.grid.path.last
-        start = rng.standard_normal((last.sum(), self.smoother.n_free))
-        normal = rng.standard_normal((len(last), len(self.smoother.level)))
+        start = rng.standard_normal((last.sum(), 0 if self.smoother.n_new else self.smoother.n_free))
+        normal = rng.standard_normal((len(last), len(self.smoother.level) + self.smoother.n_new))
         mean, deviation = self.smoother.run(self.grid.path, self.smoother.unpack(table), normal)
         x = mean[..., 0] + np.einsum("tif,tf->ti", mean[..., 1:], start[self.record]) + deviation[..., 0]
-        x = x * self.data.scale[self.smoother.level]
+        x = x * self.smoother.sizes(self.data.scale)
         observed = self._observed(params, x)
-        outputs = observed[:, : len(self.system.g)]
-        return {"states": x[:, self.smoother.place], "derivatives": x[:, self.smoother.rate], "outputs": outputs}
+        driven = self._processes(params, x[:, self.smoother.processes, None])
+        return {
+            "states": x[:, self.smoother.place],
+            "derivatives": x[:, self.smoother.rate],
+            "outputs": observed[:, : len(self.system.g)],
+            **{name: value[..., 0] for name, value in driven.items()},
+        }
+
+    def _processes(self, params: np.ndarray, x: np.ndarray) -> Arrays:
+        """Inputs and parameters that are processes (T, n, columns), from the states of these; the first column is the mean."""
+        found: dict[str, list[np.ndarray]] = {}
+        at, entry = 0, len(self.system.base.params)
+        for one in self.system.latents:
+            weights = np.array(one.kind.value([float(v) for v in params[entry : entry + len(one.p)]]), dtype=float)
+            value = np.einsum("tic,i->tc", x[:, at : at + one.kind.size], weights)
+            at, entry = at + one.kind.size, entry + len(one.p)
+            if one.role == "parameter":
+                value[:, 0] += params[self.system.params.index(one.name)]
+            found.setdefault(f"{one.role}s", []).append(value)
+        return {name: np.stack(values, axis=1) for name, values in found.items()}
 
     @property
     def record(self) -> np.ndarray:
@@ -263,7 +285,8 @@ class Passes:
     def _observed(self, params: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Outputs and their derivatives at the components ``x`` (T, n) of the state."""
         given = self.data.samples[:, : 1 + len(self.system.u)]
-        samples = np.concatenate([given, x[:, self.smoother.place], x[:, self.smoother.rate]], axis=1)
+        columns = np.concatenate([self.smoother.place, self.smoother.processes, self.smoother.rate])
+        samples = np.concatenate([given, x[:, columns]], axis=1)
         return np.asarray(self.observe(params, samples))
 
     def dataset(self, results: Arrays, coords: Mapping[str, Any]) -> xr.Dataset:
@@ -275,13 +298,17 @@ class Passes:
         shown |= dict(zip(system.x, system.states, strict=True))
         variables: dict[str, Any] = {"measured": (("time", "output"), self.y)}
         for name, array in results.items():
-            variables[name] = (("chain", "draw", "time", "output" if name.startswith("outputs") else "state"), array)
+            kind = name.removesuffix("_std").removesuffix("s")
+            variables[name] = (("chain", "draw", "time", "state" if kind == "derivative" else kind), array)
         labels: dict[str, Any] = {
             "time": self.data.samples[:, 0],
             "state": list(system.states),
             "output": list(system.outputs),
             "shows": ("output", [shown.get(g, "") for g in system.g]),  # the state or derivative an output is
         }
+        for role in ("input", "parameter"):
+            if names := [one.name for one in system.latents if one.role == role]:
+                labels[role] = names
         if several:
             labels["record"] = ("time", self.record)
         return xr.Dataset(variables, {**coords, **labels}, {"filter": self.name})

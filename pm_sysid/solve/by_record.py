@@ -82,6 +82,13 @@ def repeated(values: Any, n_records: int) -> Any:
     )
 
 
+def with_entries(values: Any, entries: Any) -> Any:
+    """Entries (n,) that all records share after parameters (P,), or after those of each record (R, P)."""
+    if values.ndim == 1:
+        return pt.concatenate([values, entries])
+    return pt.concatenate([values, pt.broadcast_to(entries, (values.shape[0], entries.shape[0]))], axis=1)
+
+
 def _by_record(what: str, names: Names, values: Mapping[str, Any], n_records: int) -> dict[str, Any]:
     """Those of the values that have one dimension more than the quantity has, by name: variables and arrays."""
     own = {}

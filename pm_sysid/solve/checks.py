@@ -39,6 +39,11 @@ def check_records(system: System, data: TimeSeries | Sequence[TimeSeries], *, ne
     for i, record in enumerate(records):
         which = f"data[{i}]" if len(records) > 1 else "data"
         n_u = record.input_matrix.shape[1]
+        if known := [one.name for one in system.latents if one.role == "input" and one.name in record.inputs]:
+            raise ValueError(
+                f"{which} has the channel {known[0]!r}, which latent says was not recorded; drop the channel, or leave it "
+                "out of latent."
+            )
         if n_u != len(system.inputs):
             raise ValueError(
                 f"{which} has {n_u} input channels {record.inputs}, but the system has the inputs {system.inputs}; "

@@ -109,9 +109,10 @@ class Problem:
 
     @property
     def may_follow(self) -> bool:
-        """Whether steps may follow a stiff solution."""
+        """Whether steps may follow a stiff solution: one without processes, whose paths no adaptive solver knows."""
         size = (self.form.order + 1) * len(self.system.chain_states)
-        return bool(self.form.linearisation) and not self.form.block and size <= MOST_COMPONENTS
+        fit = not self.form.block and not self.system.latents and size <= MOST_COMPONENTS
+        return bool(self.form.linearisation) and fit
 
     @property
     def steps(self) -> FilterSteps:

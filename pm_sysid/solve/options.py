@@ -18,6 +18,8 @@ from pm_sysid.symbolic.system import System
 
 #: Largest state that is dense without being asked for: the cost of a step grows with its cube.
 DENSE_LIMIT = 40
+#: Most components of a filter with processes, whose algebra is written out.
+DRIVEN_LIMIT = 24
 #: Largest dense state whose algebra is written out: straight-line code is faster, but grows with the cube too.
 UNROLLED = 10
 
@@ -64,6 +66,13 @@ class Solver:
     def form(self, system: System, records: Sequence[TimeSeries], free: tuple[int, ...] = ()) -> Form:
         """Shape of the filter for a system, its records, and the states whose initial value is uncertain."""
         size = (self.order + 1) * len(system.chain_states)
+        states = sum(one.kind.size for one in system.latents)
+        if system.latents and size + states > DRIVEN_LIMIT:
+            raise ValueError(
+                f"a filter of order {self.order} with processes has {size} components of the system and {states} of the "
+                f"processes, together more than {DRIVEN_LIMIT}; choose a lower order, fewer processes, or processes with fewer "
+                "states."
+            )
         block = self.covariance == "block" or (self.covariance == "auto" and size > DENSE_LIMIT)
         if block and self.covariance == "auto":
             coupled = [name for name, chains in zip(system.outputs, system.output_chains, strict=True) if len(chains) > 1]
@@ -89,7 +98,7 @@ class Solver:
             uniform=uniform,
             smoothness=smoothness.pop(),
             free=free,
-            rolled=not block and size > UNROLLED,
+            rolled=not block and size > UNROLLED and not system.latents,
         )
 
     def diffusions(self, system: System) -> list[Any] | None:

@@ -20,7 +20,7 @@ from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.filter_state import Block, Carry, Form, State
 from pm_sysid.steps.iwp import diffusion_root, transition
 from pm_sysid.steps.routines import Condition, Correct, Predict, Project
-from pm_sysid.steps.square_root import Matrix, Vector, correct, log_density, project, triangularise
+from pm_sysid.steps.square_root import Matrix, Vector, correct, log_density, project, reflect, triangularise
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import (
     Scalar,
@@ -43,6 +43,8 @@ from pm_sysid.symbolic.system import System
 #: Smallest diffusion: keeps the pivots of the square root, and the squares of their squares that derivatives divide by,
 #: positive when the residual is exactly zero.
 FLOOR = 1e-50
+#: Standard deviation that keeps the pivots positive where the processes do not reach a component, in scaled units.
+UNREACHED = 1e-30
 #: A diffusion found at graded steps is at least what a residual of this share of its terms gives.
 LEAST = 1e-4
 
@@ -55,13 +57,15 @@ class FilterSteps(Carry):
     """Scalar graphs of a filter for one system and one form; the recurrences are built from them.
 
     The carry may end with a number a chain: when calibrating the running sum of ``z^2 / s`` (Eq. 19), when tracing the
-    diffusion of the last substep.
+    diffusion of the last substep; and with processes, how the random numbers before it follow from those after it.
     """
 
     def __init__(self, system: System, form: Form, calibrate: bool = False, trace: bool = False) -> None:
         super().__init__(system, form, calibrate)
         self.trace = trace
         self.n_extra = self.n_chains if calibrate or trace else 0
+        if trace and self.latents:
+            self.n_extra += self.width * (2 * self.width + self.n_kicks)
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -81,16 +85,55 @@ class FilterSteps(Carry):
         for c, chain in enumerate(system.chain_states):
             for j in range(self.levels - len(chain)):
                 values[c, len(chain) + j] = derivatives[c][j]
+        factor = self._initial_root()
+        zero: dict[Variable, Scalar] = dict.fromkeys(system.x[n_x:], 0.0)
         state: State = []
-        for b in range(len(self.blocks)):
+        for b in range(self.n_blocks):
             parts = self.components(b)
             mean = [values[c, k] for k, c in parts]
-            partial = jacobian(mean, system.x)
+            partial = [substitute(row, zero) for row in jacobian(mean, system.x)]
             sensitivity = [[mul(row[s], std[s]) for s in self.free] for row in partial]
-            state.append(Block(mean, [[0.0] * len(parts) for _ in parts], sensitivity))
+            for own, row in zip(sensitivity, partial, strict=True):
+                own += [dot(row[n_x:], column) for column in zip(*factor, strict=True)]
+                own += [0.0] * (self.width - len(own))
+            state.append(Block(substitute(mean, zero), [[0.0] * self.columns(b) for _ in parts], sensitivity))
         state = self.stretched(state, [div(1.0, a) for a in self.scale])
-        inputs = [*system.x, *std, system.t, *(s for level in levels for s in level)]
+        inputs = [*system.x[:n_x], *std, system.t, *(s for level in levels for s in level)]
         return Phase.build([], self.params, inputs, [*self.pack(state), *[0.0] * self.n_extra])
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _initial_root(self) -> Matrix:
+        """Factor of the processes' covariance at the first sample."""
+        return _diagonal([one.kind.initial(one.p) for one in self.latents])
+
+    def _flow(self, step: Scalar) -> tuple[Matrix, Matrix]:
+        """Transition of the processes' states over a step in seconds, and a factor of the covariance it adds."""
+        kinds = [(one.kind, one.p) for one in self.latents]
+        return _diagonal([k.transition(p, step) for k, p in kinds]), _diagonal([k.noise(p, step) for k, p in kinds])
+
+    def _rotated(self, state: State) -> tuple[State, list[Scalar]]:
+        """Express what is uncertain by as many random numbers as there are components.
+
+        When tracing, the second result says what those before this substep are, given those after it and independent ones.
+        """
+        order = [*range(len(self.blocks), self.n_blocks), *range(len(self.blocks))]  # processes first: they get their own noise
+        rows = [row for b in order for row in state[b].sensitivity]
+        n, extra = self.width, self.n_kicks
+        start: Matrix = [[UNREACHED * (i == j) for j in range(n)] for i in range(n)]
+        if self.trace:
+            rows += [[float(i == j) for j in range(n + extra)] for i in range(n)]
+            start += [[0.0] * n for _ in range(n)]
+        root, rest = reflect(start, rows)
+        back: list[Scalar] = []
+        for a, b in zip(root[n:], rest[n:], strict=True):
+            back += [*a, *b]
+        rotated, at = list(state), 0
+        for b in order:
+            size = len(state[b].mean)
+            rotated[b] = state[b]._replace(sensitivity=root[at : at + size])
+            at += size
+        return rotated, back
 
     # -- substep ------------------------------------------------------------------------------------------------------
 
@@ -109,15 +152,24 @@ class FilterSteps(Carry):
             stretch = simplify([mul(sqrt(ratio[0]), *([ratio[0]] * (q - k))) for k in range(self.levels)])
             scale = [mul(a, b) for a, b in zip(scale, stretch, strict=True)]
             state = self.stretched(state, [div(1.0, a) for a in stretch])
+        flow, noise = self._flow(mul(scale[q], scale[q])) if self.latents else ([], [])
         moved: State = []
-        for b, block in enumerate(state):
+        for b, block in enumerate(state[: len(self.blocks)]):
             mean = [add(*(mul(a, block.mean[i]) for a, i in row)) for row in self._transition(b)]
             moved.append(block._replace(mean=mean))
+        moved += [block._replace(mean=[dot(row, block.mean) for row in flow]) for block in state[len(self.blocks) :]]
         values = self.physical(moved, scale)
         f = substitute(system.top, self._at(values))
         residual = [sub(values[c, len(chain)], f[c]) for c, chain in enumerate(system.chain_states)]
-        exact = self._residual_rows(values, scale, exact=True) if self.free else []
+        exact = self._residual_rows(values, scale, exact=True) if self.width else []
         H = exact if exact and self.form.linearisation else self._residual_rows(values, scale)
+        H = [{part: h for part, h in row.items() if part[0] < self.n_chains} for row in H]  # processes are known, or apart
+        apart = [self._apart(b, block, flow, noise) for b, block in enumerate(moved)]
+        # What the residual is expected to be squared, over the processes too: it decides the diffusion.
+        squares = [mul(r, r) for r in residual]
+        if self.latents:
+            leans = [self.along(row, apart) for row in exact]
+            squares = [add(a, dot(lean, lean)) for a, lean in zip(squares, leans, strict=True)]
 
         diffusion: list[Scalar] = [1.0] * self.n_chains if calibrate else list(self.diffusion)
         if self.form.dynamic and not calibrate:
@@ -127,19 +179,19 @@ class FilterSteps(Carry):
                 # Local quasi-maximum-likelihood: the residual over what unit diffusion lets it be.
                 row = [H[c].get((c, k), 0.0) for k in range(self.levels)]
                 unit = [dot(row, [LQ[k][j] for k in range(self.levels)]) for j in range(self.levels)]
-                square = mul(residual[c], residual[c])
+                square = squares[c]
                 if self.form.graded:
                     # Where a residual passes through zero, or is rounding, the diffusion would vanish and its relative
                     # derivative would not exist: the likelihood had spikes there that are all a gradient saw.
-                    scaled = {part: div(v, scale[part[1]]) for part, v in values.items()}
+                    scaled = {part: div(v, self.unit(part, scale)) for part, v in values.items()}
                     terms = [mul(h, scaled[part]) for part, h in H[c].items()]
                     square = add(square, mul(LEAST**2, dot(terms, terms)))
                 g2 = div(square, dot(unit, unit))
                 diffusion.append(sqrt(add(g2, FLOOR**2)))
         if self.trace:
-            extra = diffusion
+            extra = list(diffusion)
 
-        predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(moved)]
+        predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(apart)]
         if self.rolled:
             state = [self._conditioned_by_loops(predicted[0], residual, H, exact)]
         else:
@@ -147,6 +199,9 @@ class FilterSteps(Carry):
             if calibrate:
                 extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)]
         state = self._solved(state, predicted, f, H, exact)
+        if self.latents:
+            state, back = self._rotated(state)
+            extra += back if self.trace else []
         if ratio:
             state = self.stretched(state, stretch)
         inputs = [system.t, *system.u, *ratio]
@@ -158,19 +213,31 @@ class FilterSteps(Carry):
         at = {part: i for i, part in enumerate(parts)}
         return [[(A[k][j], at[j, c]) for j in range(k, self.levels)] for k, c in parts]
 
+    def _apart(self, b: int, block: Block, flow: Matrix, noise: Matrix) -> Block:
+        """Sensitivity of a block, of which the mean has moved, after a substep; loops move it in :meth:`_predicted`."""
+        if self.rolled:
+            return block
+        columns = list(zip(*block.sensitivity, strict=True))
+        if b == len(self.blocks):
+            return block._replace(
+                sensitivity=[[dot(row, c) for c in columns] + own for row, own in zip(flow, noise, strict=True)]
+            )
+        kicks: Vector = [0.0] * self.n_kicks
+        moved = [[add(*(mul(a, c[i]) for a, i in row)) for c in columns] + kicks for row in self._transition(b)]
+        return block._replace(sensitivity=moved)
+
     def _predicted(self, b: int, block: Block, diffusion: list[Scalar]) -> Block:
         """Covariance of a block, of which the mean has moved, after a substep."""
         parts, LQ = self.components(b), diffusion_root(self.q)
+        if b == len(self.blocks):
+            return block
         if self.rolled:
             root, sensitivity = Predict(self.q, self.n_chains, len(self.free)).on(diffusion, block.root, block.sensitivity)
             return Block(block.mean, root, sensitivity)
         rows = self._transition(b)
-        root, sensitivity = (
-            [[add(*(mul(a, matrix[i][col]) for a, i in row)) for col in range(len(matrix[0]))] for row in rows]
-            for matrix in (block.root, block.sensitivity)
-        )
+        root = [[add(*(mul(a, block.root[i][col]) for a, i in row)) for col in range(len(parts))] for row in rows]
         noise = [[mul(diffusion[c], LQ[k][j]) if d == c and j <= k else 0.0 for j, d in parts] for k, c in parts]
-        return Block(block.mean, triangularise(noise, root), sensitivity)
+        return block._replace(root=triangularise(noise, root))
 
     def _conditioned(
         self, predicted: State, residual: list[Scalar], H: list[Row], exact: list[Row]
@@ -183,14 +250,14 @@ class FilterSteps(Carry):
             z = add(residual[c], dot(h, [sub(m, m0) for m, m0 in zip(block.mean, predicted[b].mean, strict=True)]))
             F = project(block.root, h)
             s = dot(F, F)
-            if self.calibrate:
-                surprises[c] = div(mul(z, z), s)
             gain, root = correct(block.root, F, div(1.0, s), 0.0)
             # The derivative of z, term by term: exact where the ODE was evaluated, with h where the mean has moved since.
-            lean = self.along(exact[c], predicted) if self.free else []
+            lean = self.along(exact[c], predicted) if self.width else []
             for j, column in enumerate(lean):
                 since = [sub(r[j], r0[j]) for r, r0 in zip(block.sensitivity, predicted[b].sensitivity, strict=True)]
                 lean[j] = add(column, dot(h, since))
+            if self.calibrate:  # its expectation over the processes
+                surprises[c] = div(add(mul(z, z), dot(lean, lean)), s)
             sensitivity = [
                 [sub(x, mul(k, a)) for x, a in zip(row, lean, strict=True)]
                 for row, k in zip(block.sensitivity, gain, strict=True)
@@ -218,11 +285,11 @@ class FilterSteps(Carry):
         for b, block in enumerate(state):
             mean, root, sensitivity = block.mean[:], block.root[:], block.sensitivity[:]
             for i, (k, c) in enumerate(self.components(b)):
-                if set(H[c]) != {(c, k)}:
+                if c >= self.n_chains or set(H[c]) != {(c, k)}:
                     continue
                 mean[i] = div(f[c], H[c][c, k])
                 root[i] = [0.0] * len(root)
-                if self.free:
+                if self.width:
                     rest = {part: mul(-1.0, h) for part, h in exact[c].items() if part != (c, k)}
                     sensitivity[i] = [div(a, H[c][c, k]) for a in self.along(rest, predicted)]
             result.append(Block(mean, root, sensitivity))
@@ -237,7 +304,7 @@ class FilterSteps(Carry):
             row: Row = {(c, len(chain)): scale[len(chain)]}
             if partial is not None:
                 for s, d in enumerate(substitute(partial[c], self._at(values))):
-                    row[self.place[s]] = mul(-1.0, d, scale[self.place[s][1]])
+                    row[self.place[s]] = mul(-1.0, d, self.unit(self.place[s], scale))
             rows.append({key: h for key, h in row.items() if not is_number(h, 0.0)})
         return rows
 
@@ -270,7 +337,9 @@ class FilterSteps(Carry):
             state, outputs = self._measure(state, y, output)
         if output == "states":
             outputs = [*extra, *self.pack(state), *jump, *outputs]
-        return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(self.settled(state)), *extra, *outputs])
+        if not self.latents:  # with processes, every substep brings new ones
+            state = self.settled(state)
+        return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(state), *extra, *outputs])
 
     def _jump(self, state: State) -> tuple[State, list[Variable], list[Scalar]]:
         """Shift the derivatives by what the jump of the input does to them.
@@ -307,7 +376,7 @@ class FilterSteps(Carry):
             mean, root, sensitivity = block.mean[:], block.root[:], block.sensitivity[:]
             for i, (k, c) in enumerate(self.components(b)):
                 jump.append([0.0] * (1 + len(system.x)))
-                j = k - len(system.chain_states[c])
+                j = k - len(system.chain_states[c]) if c < self.n_chains else -1
                 if j < 0:
                     continue
                 jump[-1][0] = div(difference(derivatives[c][j]), self.scale[k])
@@ -316,7 +385,7 @@ class FilterSteps(Carry):
                 for s, partial in enumerate(jacobian([derivatives[c][j]], system.x)[0]):
                     chain, level = self.place[s]
                     source, row = where[level, chain]
-                    factor = div(mul(difference(partial), self.scale[level]), self.scale[k])
+                    factor = div(mul(difference(partial), self.unit((chain, level), self.scale)), self.scale[k])
                     if is_number(factor, 0.0):
                         continue
                     jump[-1][0] = sub(jump[-1][0], mul(factor, state[source].mean[row]))
@@ -349,8 +418,9 @@ class FilterSteps(Carry):
         for j in range(len(system.g)):
             row: Row = {}
             for s, (c, k) in self.place.items():
-                row[c, k] = add(row.get((c, k), 0.0), mul(by_x[j][s], scale[k]))
-                row[c, k + 1] = add(row.get((c, k + 1), 0.0), mul(by_dx[j][s], scale[k + 1]))
+                row[c, k] = add(row.get((c, k), 0.0), mul(by_x[j][s], self.unit((c, k), scale)))
+                if c < self.n_chains:
+                    row[c, k + 1] = add(row.get((c, k + 1), 0.0), mul(by_dx[j][s], scale[k + 1]))
             mean, F = expected[j], []
             for b, block in enumerate(state):
                 h = [row.get((c, k), 0.0) for k, c in self.components(b)]
@@ -369,7 +439,7 @@ class FilterSteps(Carry):
                 innovation = switch(missing, 0.0, sub(y[j], mean))
                 precision = div(1.0, total)
                 weight = switch(missing, 0.0, precision)
-                weight_given = switch(missing, 0.0, div(1.0, given)) if self.free else weight
+                weight_given = switch(missing, 0.0, div(1.0, given)) if self.width else weight
             if output == "loglik":
                 assert missing is not None
                 outputs.append(log_density(innovation, total, precision, mean, missing))
@@ -378,8 +448,8 @@ class FilterSteps(Carry):
                 outputs += [switch(missing, math.nan, innovation), sqrt(total)]
             elif output == "draw":
                 outputs.append(add(mean, innovation))
-            factor = div(weight, add(1.0, sqrt(div(given, total)))) if self.free else 0.0
-            if output == "states" and self.free:
+            factor = div(weight, add(1.0, sqrt(div(given, total)))) if self.width else 0.0
+            if output == "states" and self.width:
                 outputs += [mul(weight, innovation), factor, *lean]
             step = mul(weight, innovation)
             for b, block in enumerate(state):
@@ -404,6 +474,16 @@ class FilterSteps(Carry):
         if output == "moments":
             outputs = self.moments(state)
         return state, outputs
+
+
+def _diagonal(parts: list[Matrix]) -> Matrix:
+    """Blocks of any shapes along the diagonal of a matrix."""
+    total, rows, at = sum(len(part[0]) for part in parts), [], 0
+    for part in parts:
+        width = len(part[0])
+        rows += [[*[0.0] * at, *row, *[0.0] * (total - at - width)] for row in part]
+        at += width
+    return rows
 
 
 @lru_cache(maxsize=64)

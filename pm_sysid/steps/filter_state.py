@@ -48,7 +48,8 @@ def input_levels(system: System, form: Form) -> tuple[int, bool]:
 class Block(NamedTuple):
     """Scaled moments of the chains of one block: mean (n,), root (n, n), sensitivity (n, uncertain initial states).
 
-    ``sensitivity`` is the initial-state sensitivity of the mean, see :class:`Carry`.
+    ``sensitivity`` is the initial-state sensitivity of the mean, see :class:`Carry`. The states of processes are a block
+    without root.
     """
 
     mean: Vector
@@ -67,10 +68,15 @@ class Carry:
     standard deviation. The ODE is conditioned on with the first part alone and only propagates the sensitivity. Were the
     initial state part of the covariance, conditioning on the ODE would take the size of the solution's high derivatives as
     evidence on it; kept apart, it is marginalised exactly (the augmented filter of de Jong 1991).
+
+    Processes that stand for inputs (:mod:`pm_sysid.symbolic.driven`) are kept apart for the same reason: the smoothness of the
+    solution's prior would be evidence that a rough force is smooth. Their states are the last block, which has a mean and a
+    sensitivity only. Every substep adds its own random numbers to what is uncertain; rotated, they need no more columns than
+    there are components.
     """
 
     def __init__(self, system: System, form: Form, calibrate: bool = False) -> None:
-        self.system, self.form, self.calibrate = system, form, calibrate
+        self.system, self.form, self.calibrate = system.driven, form, calibrate
         self.free = () if calibrate else form.free
         self.q = form.order
         self.rolled = form.rolled and not form.block
@@ -83,9 +89,18 @@ class Carry:
             )
         self.n_chains = len(chains)
         self.blocks = [[c] for c in range(self.n_chains)] if form.block else [list(range(self.n_chains))]
+        self.levels = self.q + 1
+        #: Processes, numbered after the chains, and (number, state) of theirs.
+        self.latents = system.latents
+        self.processes = [(k, self.n_chains + c) for c, one in enumerate(self.latents) for k in range(one.kind.size)]
+        #: Random numbers that the processes need in a substep.
+        self.n_kicks = sum(one.kind.kicks for one in self.latents)
         #: (chain, level) of every state.
         self.place = {s: (c, k) for c, chain in enumerate(chains) for k, s in enumerate(chain)}
-        self.levels = self.q + 1
+        self.place |= {len(system.states) + i: (c, k) for i, (k, c) in enumerate(self.processes)}
+        #: Blocks, with that of the processes, and columns of their sensitivities.
+        self.n_blocks = len(self.blocks) + bool(self.latents)
+        self.width = self.n_chains * self.levels + len(self.processes) if self.latents else len(self.free)
         self.n_derivatives, self.jumps = input_levels(system, form)
         self.p = system.p
         self.scale = symbols("scale", self.levels)
@@ -95,22 +110,32 @@ class Carry:
 
     def components(self, block: int) -> list[tuple[int, int]]:
         """(level, chain) of each component of a block, level by level: an ODE residual then touches the first few."""
+        if block == len(self.blocks):
+            return self.processes
         return [(k, c) for k in range(self.levels) for c in self.blocks[block]]
+
+    def columns(self, block: int) -> int:
+        """Columns of the root of a block; processes have none."""
+        return 0 if block == len(self.blocks) else len(self.components(block))
+
+    def unit(self, part: tuple[int, int], scale: Sequence[Scalar]) -> Scalar:
+        """Physical value of one unit of a component (chain, level)."""
+        return scale[part[1]] if part[0] < self.n_chains else 1.0
 
     @property
     def n_carry(self) -> int:
-        """Means and square roots of all blocks."""
-        return sum(n + n * n + n * len(self.free) for n in (self.levels * len(b) for b in self.blocks))
+        """Means, square roots and sensitivities of all blocks."""
+        return sum(len(self.components(b)) * (1 + self.columns(b) + self.width) for b in range(self.n_blocks))
 
     def unpack(self, carry: Sequence[Scalar]) -> State:
         """Blocks from a flat carry."""
         state: State = []
         values = iter(carry)
-        for b in range(len(self.blocks)):
+        for b in range(self.n_blocks):
             n = len(self.components(b))
             mean = [next(values) for _ in range(n)]
-            root = [[next(values) for _ in range(n)] for _ in range(n)]
-            sensitivity = [[next(values) for _ in self.free] for _ in range(n)]
+            root = [[next(values) for _ in range(self.columns(b))] for _ in range(n)]
+            sensitivity = [[next(values) for _ in range(self.width)] for _ in range(n)]
             state.append(Block(mean, root, sensitivity))
         return state
 
@@ -123,7 +148,7 @@ class Carry:
         """Multiply every component by the factor of its level."""
         result: State = []
         for number, block in enumerate(state):
-            f = [factor[k] for k, _ in self.components(number)]
+            f = [self.unit((c, k), factor) for k, c in self.components(number)]
             rows = [[[mul(x, a) for x in row] for row, a in zip(m, f, strict=True)] for m in (block.root, block.sensitivity)]
             result.append(Block([mul(m, a) for m, a in zip(block.mean, f, strict=True)], *rows))
         return result
@@ -147,7 +172,7 @@ class Carry:
 
     def along(self, row: dict[tuple[int, int], Scalar], state: State) -> Vector:
         """Sensitivity of a measurement with the given row to each uncertain initial state."""
-        total: Vector = [0.0] * len(self.free)
+        total: Vector = [0.0] * len(state[0].sensitivity[0])
         for b, block in enumerate(state):
             h = [row.get((c, k), 0.0) for k, c in self.components(b)]
             total = [add(t, *(mul(a, r[j]) for a, r in zip(h, block.sensitivity, strict=True))) for j, t in enumerate(total)]
@@ -158,7 +183,7 @@ class Carry:
         values: dict[tuple[int, int], Scalar] = {}
         for b, block in enumerate(state):
             for (k, c), m in zip(self.components(b), block.mean, strict=True):
-                values[c, k] = mul(scale[k], m)
+                values[c, k] = mul(self.unit((c, k), scale), m)
         return values
 
     def _at(self, values: dict[tuple[int, int], Scalar]) -> dict[Variable, Scalar]:
@@ -166,7 +191,8 @@ class Carry:
         system, result = self.system, {}
         for s, (c, k) in self.place.items():
             result[system.x[s]] = values[c, k]
-            result[system.dx[s]] = values[c, k + 1]
+            if c < self.n_chains:
+                result[system.dx[s]] = values[c, k + 1]
         return result
 
     def moments(self, state: State) -> list[Scalar]:
@@ -175,12 +201,13 @@ class Carry:
         covariance: list[Scalar] = []
         for b, block in enumerate(state):
             parts = self.components(b)
-            mean += [mul(self.scale[k], m) for (k, _), m in zip(parts, block.mean, strict=True)]
+            size = [self.unit((c, k), self.scale) for k, c in parts]
+            mean += [mul(a, m) for a, m in zip(size, block.mean, strict=True)]
             if self.rolled:
                 (products,) = Gram(len(parts), len(self.free)).on(block.root, block.sensitivity)
             else:
                 rows = [[*r, *extra] for r, extra in zip(block.root, block.sensitivity, strict=True)]
                 products = [[dot(row, r) for r in rows] for row in rows]
-            for (k, _), row in zip(parts, products, strict=True):
-                covariance += [mul(self.scale[k], self.scale[j], x) for (j, _), x in zip(parts, row, strict=True)]
+            for a, row in zip(size, products, strict=True):
+                covariance += [mul(a, b, x) for b, x in zip(size, row, strict=True)]
         return mean + covariance

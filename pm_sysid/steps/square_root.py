@@ -27,25 +27,35 @@ def triangularise(diffusion: Matrix, propagated: Matrix) -> Matrix:
     propagated : matrix, shape (n, k)
         Factor of what is propagated from the state before.
     """
-    n = len(diffusion)
+    root, _ = reflect(diffusion, propagated)
+    return root
+
+
+def reflect(diffusion: Matrix, propagated: Matrix) -> tuple[Matrix, Matrix]:
+    """Do so, and put out the two factors that the reflections leave of ``[diffusion, propagated]``.
+
+    More rows than ``diffusion`` has columns are carried along: below, an identity becomes the reflections themselves.
+    """
+    n = len(diffusion[0])
     root = [row[:] for row in diffusion]
     rest = [row[:] for row in propagated]
     for i in range(n):
         tail = dot(rest[i], rest[i])
         if is_number(tail, 0.0):
             root[i][i] = mul(-1.0, root[i][i])
-            for r in range(i + 1, n):
+            for r in range(i + 1, len(root)):
                 root[r][i] = mul(-1.0, root[r][i])
             continue
         alpha = sqrt(add(mul(root[i][i], root[i][i]), tail))
         pivot = add(root[i][i], alpha)
         beta = div(1.0, mul(alpha, pivot))  # 2 / (pivot^2 + tail)
-        for r in range(i + 1, n):
+        for r in range(i + 1, len(root)):
             d = mul(add(mul(root[r][i], pivot), dot(rest[r], rest[i])), beta)
             root[r][i] = sub(root[r][i], mul(d, pivot))
             rest[r] = [sub(a, mul(d, b)) for a, b in zip(rest[r], rest[i], strict=True)]
         root[i][i] = mul(-1.0, alpha)
-    return root
+        rest[i] = [0.0] * len(rest[i])
+    return root, rest
 
 
 def project(root: Matrix, h: Sequence[Scalar]) -> Vector:

@@ -115,7 +115,8 @@ class System:
         own = symbols("p", len(self.params))
         #: What is computed from the parameters alone, once a parameter set.
         self.still = Still(frozenset(self.tensors))
-        self._own = own
+        #: Symbols of the entries of the user's parameters.
+        self.own = own
 
         #: Expressions of the state derivatives in (t, x, u, p).
         self.f: tuple[Scalar, ...] = self._trace_dynamics()
@@ -138,6 +139,11 @@ class System:
         self.kinematic_chains = _find_chains(self.f, self.x)
         #: States of each Wiener process: a coordinate and its derivatives.
         self.chain_states = self.kinematic_chains if flag(chains, "chains") else tuple((i,) for i in range(len(self.states)))
+        #: Processes that stand for inputs and drifting parameters (:mod:`pm_sysid.symbolic.driven`): the system that has their
+        #: states after its own, and the system without them.
+        self.latents: tuple[Any, ...] = ()
+        self.driven: System = self
+        self.base: System = self
 
     # -- tracing ------------------------------------------------------------------------------------------------------
 
@@ -175,7 +181,7 @@ class System:
             "x": (self.states, self.x),
             "dx": (self.states, self.dx),
             "u": (self.inputs, self.u),
-            "p": (self.params, self._own),
+            "p": (self.params, self.own),
         }
         scalars: list[Any] = []
         for n in names:
@@ -241,9 +247,10 @@ class System:
     @property
     def linear(self) -> bool:
         """Whether the equations of motion and the outputs are linear in the states and their derivatives."""
-        slopes = jacobian([*self.f, *self.g], [*self.x, *self.dx])
+        f, g, states = self.driven.f, self.driven.g, [*self.driven.x, *self.dx]
+        slopes = jacobian([*f, *g], states)
         within = {x for row in slopes for d in row if isinstance(d, Variable) for x in graph_inputs([d])}
-        return within.isdisjoint([*self.x, *self.dx])
+        return within.isdisjoint(states)
 
     @property
     def top(self) -> tuple[Scalar, ...]:
@@ -301,6 +308,8 @@ class System:
         >>> sid.models.van_der_pol().equations[0]
         '\\dot{z} = v'
         """
+        if self.base is not self:
+            return self.base.equations
         rates = [rate_latex(symbol_latex(s)) for s in self.states]
         derived = [str(s.name) for s in self.p[len(self.params) :]]
         words = [symbol_latex(n) for n in ("t", *self.states)] + rates

@@ -9,7 +9,8 @@ import pytest
 import pm_sysid as sid
 
 NAMES = """
-    EK0 EK1 IBIS DataAnnealing ExtendedKalman ODEFilter ODESimulator PEMResult ProbabilisticKalman SubstepWarning System
+    EK0 EK1 IBIS OU DataAnnealing ExtendedKalman IntegratedWiener Matern ODEFilter ODESimulator PEMResult Periodic
+    ProbabilisticKalman RandomWalk SubstepWarning System
     Target TimeSeries UnscentedKalman calibrate calibration_tests check_initial_state check_substeps compare_fits
     compare_models correlation covariance datasets detrend dic extend find_mode fit_pem fit_percent innovations
     load_checkpoint log_evidence log_likelihood_by_record models nmse nrmse plot_abc plot_annealing plot_calibration

@@ -54,7 +54,7 @@ def solved_by(solver: Any) -> Any:
 
 
 def printed(settings: Any) -> bool:
-    """Settings of a predictor have a text; that their variances are positive and finite is checked by `fit_pem`."""
+    """Settings have a text; that the variances of a predictor are positive and finite is checked by `fit_pem`."""
     return len(repr(settings)) > 0
 
 
@@ -100,9 +100,16 @@ ENTRIES: dict[str, Entry] = {
             "x0_std": None,
             "solver": sid.EK1(order=2),
             "substeps": 1,
+            "latent": None,
+            "varying": None,
             "likelihood": "filter",
         },
     ),
+    "Matern": Entry(sid.Matern, {"nu": 1.5, "scale": 1.0, "length": 0.5}, printed),
+    "OU": Entry(sid.OU, {"scale": 1.0, "length": 0.5, "rate": None}, printed),
+    "IntegratedWiener": Entry(sid.IntegratedWiener, {"order": 1, "scale": 1.0, "start": 0.0}, printed),
+    "RandomWalk": Entry(sid.RandomWalk, {"scale": 1.0}, printed),
+    "Periodic": Entry(sid.Periodic, {"scale": 1.0, "period": 2.0, "length": 1.0, "harmonics": 2}, printed),
     "ODESimulator": Entry(
         quiet(simulator),
         {

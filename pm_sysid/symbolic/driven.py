@@ -1,0 +1,132 @@
+"""Systems with inputs that were not recorded and parameters that drift: each is the value of a process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import pytensor.tensor as pt
+from pytensor.graph import graph_inputs
+from pytensor.graph.basic import Variable
+
+from pm_sysid.arguments import among, shown
+from pm_sysid.symbolic.names import Names
+from pm_sysid.symbolic.processes import Kind, Process
+from pm_sysid.symbolic.scalars import Scalar, add, dot, simplify, substitute, symbols, untraced
+from pm_sysid.symbolic.system import System
+
+
+class Latent(NamedTuple):
+    """One process in a system: the input or parameter it is, its kind, and the symbols of its states and entries."""
+
+    name: str
+    role: Literal["input", "parameter"]
+    kind: Kind
+    x: list[Variable]
+    p: list[Variable]
+
+    @property
+    def value(self) -> Scalar:
+        """What the process adds."""
+        return dot(self.kind.value(self.p), self.x)
+
+
+def driven_system(
+    system: System, latent: Mapping[str, Process] | None = None, varying: Mapping[str, Process] | None = None
+) -> tuple[System, list[Any]]:
+    """A system in which processes stand for inputs and for what parameters drift by, and the values of the processes' entries.
+
+    Parameters
+    ----------
+    system : System
+    latent : mapping, optional
+        Process of each input that the records lack.
+    varying : mapping, optional
+        Process that is added to each parameter that drifts.
+
+    Returns
+    -------
+    System
+        The system for records without these inputs, with the processes at zero. Its ``driven`` has their states after those of
+        the system; the entries of the processes are further parameters.
+    list
+        Values of these further parameters.
+    """
+    found: list[tuple[str, str, Process]] = []
+    for role, names, given in (("input", system.inputs, latent), ("parameter", system.params, varying)):
+        what = "latent" if role == "input" else "varying"
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{what} is {shown(given)}; give a dict of processes by {role}, such as {{'d': Matern(...)}}.")
+        for name, process in given.items():
+            if not among(name, names):
+                more = f", one process for each entry of {name!r}" if among(name, names.shapes) else ""
+                raise ValueError(f"{what} names {shown(name)}; give {role}s of the system{more}: {list(names)}.")
+            if not isinstance(process, Process):
+                raise TypeError(
+                    f"{what}[{name!r}] is {shown(process)}; give a process: Matern, OU, IntegratedWiener, RandomWalk or "
+                    "Periodic."
+                )
+            found.append((name, role, process))
+    if not found:
+        return system, []
+    made = _driven(system, tuple((name, role, process.kind) for name, role, process in found))
+    return made, [v for _, _, process in found for v in process.values]
+
+
+@lru_cache(maxsize=64)
+@untraced()
+def _driven(system: System, spec: Sequence[tuple[str, Any, Kind]]) -> System:
+    """Build the system of :func:`driven_system`, once for each structure."""
+    if system.latents:
+        raise ValueError("the system has processes already; give those of inputs and parameters in one call.")
+    mean = copy.copy(system)
+    latents: list[Latent] = []
+    replace: dict[Variable, Scalar] = {}
+    none: dict[Variable, Scalar] = {}
+    for name, role, kind in spec:
+        x, p = symbols(f"{name}_", kind.size), symbols(f"{name}.", len(kind.entries))
+        latents.append(Latent(name, role, kind, x, p))
+        if role == "input":
+            symbol = system.u[system.inputs.index(name)]
+            replace[symbol], none[symbol] = latents[-1].value, 0.0
+        else:
+            symbol = system.own[system.params.index(name)]
+            _check_drift(system, name)
+            replace[symbol] = add(symbol, latents[-1].value)
+    hyper = {f"{one.name}.{entry}": () for one in latents for entry in one.kind.entries}
+    own = [*system.own, *(s for one in latents for s in one.p)]
+    keep = [i for i, n in enumerate(system.inputs) if not any(n == one.name and one.role == "input" for one in latents)]
+    mean.inputs = system.inputs if len(keep) == len(system.inputs) else Names({system.inputs[i]: () for i in keep})
+    mean.u = [system.u[i] for i in keep]
+    mean.params = Names(system.params.shapes | hyper)
+    mean.tensors = [*system.tensors, *(pt.TensorType("float64", ())(n) for n in hyper)]
+    mean.own, mean.p = own, [*own, *system.p[len(system.own) :]]
+    mean.base, mean.latents = system, tuple(latents)
+    mean.f, mean.g = (tuple(simplify(substitute(e, none))) for e in (system.f, system.g))
+    driven = copy.copy(mean)
+    rates = []
+    for one in latents:
+        rates += [dot(row, one.x) for row in one.kind.drift(one.p)]
+    driven.x = [*system.x, *(s for one in latents for s in one.x)]
+    driven.f = (*simplify(substitute(system.f, replace)), *rates)
+    driven.g = tuple(simplify(substitute(system.g, replace)))
+    mean.driven = driven.driven = driven
+    for made in (mean, driven):
+        for cached in ("time_varying", "output_chains"):
+            made.__dict__.pop(cached, None)
+    return mean
+
+
+def _check_drift(system: System, name: str) -> None:
+    """Refuse a parameter that enters an expression which is evaluated once a parameter set."""
+    tensor = system.tensors[list(system.params.shapes).index(Names.owner(name))]
+    for derived in system.derived:
+        if tensor in graph_inputs([derived.expression]):
+            raise ValueError(
+                f"varying names {name!r}, which enters {derived.name}, an expression that is computed once a parameter set; "
+                "write it with scalar operations, or let another parameter drift."
+            )

@@ -1,0 +1,99 @@
+"""A force that nobody recorded and a stiffness that drifts, through PyMC and everything that reads a filter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pm_sysid as sid
+
+SYSTEM = sid.System(
+    lambda t, x, u, p: (x.v, u.F + u.d - p.c * x.v - p.k * x.z),
+    states=("z", "v"),
+    inputs=("F", "d"),
+    params=("c", "k"),
+    observe=lambda t, x, dx, u, p: x.z,
+)
+TRUTH = {"c": 0.4, "k": 9.0}
+POINT = {"k": 9.0, "scale": 1.0}
+
+
+def record(seed: int, n: int = 60) -> sid.TimeSeries:
+    """A force of two tones, of which the record has none."""
+    t = np.arange(n) * 0.1
+    u = np.stack([np.sin(1.1 * t + seed), np.sin(2.3 * t) + 0.5 * np.sin(0.7 * t + 1)], axis=1)
+    full = sid.TimeSeries(t, u, intersample="bl", inputs=("F", "d"))
+    y = sid.simulate(SYSTEM, full, TRUTH, x0=0.0)["y"].to_numpy()
+    y = y + 0.01 * np.random.default_rng(seed).normal(size=n)
+    return sid.TimeSeries(t, u[:, :1], y, intersample="bl", inputs=("F",))
+
+
+def force(n: int = 60) -> np.ndarray:
+    t = np.arange(n) * 0.1
+    return np.sin(2.3 * t) + 0.5 * np.sin(0.7 * t + 1)
+
+
+def build(data: Any, **options: Any) -> pm.Model:
+    with pm.Model() as model:
+        k, scale = pm.LogNormal("k", np.log(9.0), 0.2), pm.LogNormal("scale", 0.0, 0.5)
+        latent = {"d": sid.Matern(nu=1.5, scale=scale, length=0.8)}
+        options = {"noise": 0.01, "x0": {"z": 0.0, "v": 0.0}, "solver": sid.EK1(order=2), "substeps": 2} | options
+        sid.ODEFilter("y", SYSTEM, data, {"c": 0.4, "k": k}, latent=latent, **options)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> pm.Model:
+    return build(record(0))
+
+
+def test_the_gradient_of_the_model_is_that_of_its_log_posterior(model: pm.Model) -> None:
+    at = {v.name: np.array(x) for v, x in zip(model.value_vars, (np.log(8.0), 0.3), strict=True)}
+    value, gradient = model.compile_logp(), model.compile_dlogp()(at)
+    for i, name in enumerate(at):
+        up, down = ({**at, name: at[name] + s} for s in (1e-5, -1e-5))
+        assert gradient[i] == pytest.approx((value(up) - value(down)) / 2e-5, rel=1e-6)
+
+
+def test_the_smoothed_force_covers_the_one_that_was_there(model: pm.Model) -> None:
+    found = sid.smooth(POINT, model=model)
+    mean, std = (found[name].sel(input="d").to_numpy()[0, 0] for name in ("inputs", "inputs_std"))
+    inside = np.abs(mean - force()) < 3 * std
+    assert np.mean(inside) > 0.95 and np.std(mean - force()) < 0.35 * np.std(force())
+
+
+def test_paths_spread_as_the_smoothed_moments_say(model: pm.Model) -> None:
+    """Would fail for draws that use a random number twice."""
+    draws = {name: np.full((1, 400), value) for name, value in POINT.items()}
+    import xarray as xr
+
+    posterior = xr.Dataset({name: (("chain", "draw"), v) for name, v in draws.items()})
+    paths = sid.sample_states(posterior, model=model, random_seed=3)["inputs"].to_numpy()[0, :, :, 0]
+    moments = sid.smooth(POINT, model=model)
+    mean, std = (moments[name].to_numpy()[0, 0, :, 0] for name in ("inputs", "inputs_std"))
+    z = (paths.mean(axis=0) - mean) / std * 20
+    assert np.abs(z).max() < 4.5
+    assert np.abs(paths.std(axis=0) / std - 1).max() < 0.2
+
+
+def test_records_add_up_and_can_be_exchanged(model: pm.Model) -> None:
+    single = [build(record(seed)) for seed in (0, 1)]
+    both = build([record(0), record(1)], x0=[{"z": 0.0, "v": 0.0}] * 2)
+    at = single[0].initial_point()
+    parts = [m.compile_logp(m.observed_RVs)(at) for m in single]
+    assert both.compile_logp(both.observed_RVs)(at) == pytest.approx(sum(parts), rel=1e-10)
+    with single[0]:
+        sid.set_data({"y": record(1)})
+    assert single[0].compile_logp(single[0].observed_RVs)(at) == pytest.approx(parts[1], rel=1e-10)
+
+
+def test_many_particles_see_the_same_likelihood(model: pm.Model) -> None:
+    target = sid.Target(model)
+    q = np.array([[np.log(9.0), 0.0], [np.log(7.0), 0.5]])
+    value = model.compile_logp(model.observed_RVs)
+    names = [v.name for v in model.value_vars]
+    expected = [value(dict(zip(names, row, strict=True))) for row in q]
+    np.testing.assert_allclose(target.log_likelihood(q), expected, rtol=1e-9)
