@@ -19,10 +19,12 @@ from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
+from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.initial_state import initial_state
 from pm_sysid.solve.run_substeps import RunSteps
-from pm_sysid.solve.simulate import run_variables, simulate, steps_of
+from pm_sysid.solve.simulate import run_variables, simulate, simulate_driven, steps_of
+from pm_sysid.solve.substeps import checked_substeps
 from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.integrate import method_inputs, run_recurrence
 
@@ -72,7 +74,7 @@ def predict(
     substeps : int or "auto", default "auto"
         Runge-Kutta steps of a sampling interval, as for :func:`simulate`.
     random_seed : int or numpy.random.Generator, optional
-        Seed of the draws that are picked when ``every_step``.
+        Seed of the draws that are picked when ``every_step``, and of the paths of processes.
 
     Returns
     -------
@@ -87,6 +89,10 @@ def predict(
 
     Notes
     -----
+    Where inputs or parameters of the filter are processes, each run has paths drawn from their prior, as on a new record,
+    where nothing is known of them; what the record of the fit says of them is in :func:`smooth` and :func:`sample_states`. A
+    start that is not given is then read off the first samples.
+
     A new draw at every step answers another question: what if the parameters themselves were white noise, with the
     posterior as their distribution? It is not a posterior predictive, in which they are unknown but constant: what is
     unknown about a parameter then averages out over a run instead of lasting, the bands are too narrow, and ever narrower
@@ -116,6 +122,18 @@ def predict(
     system, total = source.system, source.total
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     fixed = source.parameters(places, record, params)
+    if system.latents:
+        if every_step or isinstance(x0, str):
+            raise ValueError(
+                f"{'every_step' if every_step else 'x0'} is {every_step or x0!r}, which is for filters without latent and "
+                "varying; leave it out."
+            )
+        sets = {p: fixed[:, i] for i, p in enumerate(system.params)}
+        (new,) = check_records(system, data, need_y=False)
+        rng = np.random.default_rng(random_seed)
+        runs = simulate_driven(system, new, sets, x0, checked_substeps(substeps), rng)
+        said = "given" if x0 is not None else "read off the first samples, or zero"
+        return runs.assign_coords(draw=places).assign_attrs(x0=said)
     seen = isinstance(data, TimeSeries) and data.y is not None  # simulate refuses what is no record
     measured = seen and data.output_matrix.shape[1] == len(system.outputs)
     if x0 is None and measured:
@@ -201,6 +219,10 @@ def predict_fitted(
     for r, record in enumerate(source.view.records()):
         own = theta[:, r] if theta.ndim == 3 else theta
         sets = {p: own[:, i] for i, p in enumerate(source.system.params)}
+        if source.system.latents:
+            x0 = {s: starts[:, r, i] for i, s in enumerate(source.system.states)}
+            pairs.append((record, simulate_driven(source.system, record, sets, x0, "auto", np.random.default_rng(0))))
+            continue
         run = simulate(source.system, record, sets, x0={s: starts[:, r, i] for i, s in enumerate(source.system.states)})
         free = (stds[:, r] > 0).any(axis=0)
         if free.any():

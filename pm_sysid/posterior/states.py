@@ -268,12 +268,16 @@ class Passes:
         """Inputs and parameters that are processes (T, n, columns), from the states of these; the first column is the mean."""
         found: dict[str, list[np.ndarray]] = {}
         at, entry = 0, len(self.system.base.params)
+        rows = params if params.ndim == 2 else params[None]
+        which = self.record if params.ndim == 2 else np.zeros(len(x), dtype=int)  # row of each sample
         for one in self.system.latents:
-            weights = np.array(one.kind.value([float(v) for v in params[entry : entry + len(one.p)]]), dtype=float)
-            value = np.einsum("tic,i->tc", x[:, at : at + one.kind.size], weights)
+            weights = np.array(
+                [one.kind.value([float(v) for v in row[entry : entry + len(one.p)]]) for row in rows], dtype=float
+            )
+            value = np.einsum("tic,ti->tc", x[:, at : at + one.kind.size], weights[which])
             at, entry = at + one.kind.size, entry + len(one.p)
             if one.role == "parameter":
-                value[:, 0] += params[self.system.params.index(one.name)]
+                value[:, 0] += rows[which, self.system.params.index(one.name)]
             found.setdefault(f"{one.role}s", []).append(value)
         return {name: np.stack(values, axis=1) for name, values in found.items()}
 

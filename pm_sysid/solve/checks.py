@@ -47,7 +47,8 @@ def check_records(system: System, data: TimeSeries | Sequence[TimeSeries], *, ne
         if n_u != len(system.inputs):
             raise ValueError(
                 f"{which} has {n_u} input channels {record.inputs}, but the system has the inputs {system.inputs}; "
-                "give one channel for each input, in the same order."
+                "give one channel for each input, in the same order (ODEFilter takes a process for one that was not recorded: "
+                "latent=...)."
             )
         _check_order(which, "inputs", record.inputs, system.inputs)
         if need_y:

@@ -17,6 +17,7 @@ from pytensor.graph import ancestors
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
+from pm_sysid.solve.driven_runs import driven_runs
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.run_substeps import MOST_GRADED, STIFF, needed_steps, uneven
 from pm_sysid.solve.stiffness import pilot_grid
@@ -146,7 +147,7 @@ def synthetic_outputs(
 ) -> list[np.ndarray]:
     """Records with known parameters: accurate deterministic solutions and drawn noise, each of shape (T, n_y).
 
-    The solutions are by Runge-Kutta steps of equal length, or on given grids by implicit ones.
+    The solutions are by Runge-Kutta steps of equal length, or on given grids by implicit ones; processes are drawn.
     """
     method: Method = "rk4" if grids is None else "implicit"
     n_y, rng = len(problem.system.g), np.random.default_rng(seed)
@@ -154,8 +155,11 @@ def synthetic_outputs(
     for r, record in enumerate(records):
         theta = parameter_sets(at, r)
         start = np.array([u.x0[r] for u in at], dtype=float)
-        inputs = method_inputs(record, 2 * MOST if grids is None else grids[r].refined(FINE), method)
-        outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
+        if problem.system.latents:
+            outputs = driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y]
+        else:
+            inputs = method_inputs(record, 2 * MOST if grids is None else grids[r].refined(FINE), method)
+            outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
         noisy = outputs + np.array([u.noise_of(r) for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
         parts.append(np.where(np.isnan(record.output_matrix), np.nan, noisy))
     return list(np.concatenate(parts, axis=1))

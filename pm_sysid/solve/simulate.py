@@ -1,7 +1,8 @@
-"""Deterministic free runs: many parameter sets, accuracy checked by step doubling, or one symbolic expression."""
+"""Free runs: many parameter sets, accuracy checked by step doubling, or one symbolic expression."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,16 +12,19 @@ from numpy.typing import ArrayLike
 from pymc import Model
 from pytensor.graph.basic import Variable
 
-from pm_sysid.arguments import among
+from pm_sysid.arguments import among, seed
 from pm_sysid.compat import MissingInputError
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_params, check_records, check_system, spread_numbers, vector
+from pm_sysid.solve.driven_runs import FEWEST, driven_runs
 from pm_sysid.solve.initial_state import initial_state
 from pm_sysid.solve.run_substeps import EqualSteps, RunSteps, all_runs, checked_method, run_substeps
-from pm_sysid.solve.substeps import evaluate_at_initial_point, given_steps
+from pm_sysid.solve.substeps import SubstepWarning, evaluate_at_initial_point, given_steps
 from pm_sysid.steps.derived import completed
 from pm_sysid.steps.grid import StepGrid
 from pm_sysid.steps.integrate import INTEGRATORS, Method, method_inputs, run_recurrence
+from pm_sysid.symbolic.driven import driven_system
+from pm_sysid.symbolic.processes import Process
 from pm_sysid.symbolic.system import System
 
 
@@ -33,6 +37,9 @@ def simulate(
     substeps: int | Literal["auto"] | ArrayLike = "auto",
     method: Literal["auto", "rk4", "implicit"] = "auto",
     distance: Literal["nmse"] | None = None,
+    latent: Mapping[str, Process] | None = None,
+    varying: Mapping[str, Process] | None = None,
+    random_seed: Any = None,
 ) -> Any:
     """Free run of a system on the input of a record, by the classical Runge-Kutta method or an implicit one.
 
@@ -63,6 +70,12 @@ def simulate(
     distance : "nmse", optional
         Return only how far each run is from ``data.y`` (see :func:`nmse`), summed up along the way: no run is stored, so
         that millions of parameter sets can be compared with a long record.
+    latent, varying : mapping, optional
+        Processes, with numbers for their scales and lengths, for inputs that the record lacks and for the drift of
+        parameters, as for :class:`ODEFilter`: each run has paths drawn from them. The Runge-Kutta method then takes at least
+        eight steps in a sampling interval.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of the paths.
 
     Returns
     -------
@@ -70,7 +83,7 @@ def simulate(
         Outputs and states with dims ``(*draw dims, "time")``, of a vector ``q`` with ``"q_dim_0"`` behind; with a
         ``distance``, that for each output with the dims of the draws alone, infinite where a run diverges. With a PyTensor
         variable among the parameters or initial states: a differentiable expression of shape (T,), or (T, n_y) for
-        several outputs.
+        several outputs. Processes add their values as variables with the names of the inputs and parameters.
 
     Raises
     ------
@@ -100,7 +113,8 @@ def simulate(
     >>> np.allclose(run["y"][:, -1], np.exp([-1.0, -2.0]), rtol=1e-4)
     True
     """
-    return _simulate(system, data, params, x0, substeps, method, distance)
+    processes = latent, varying
+    return _simulate(system, data, params, x0, substeps, method, distance, processes=processes, random_seed=random_seed)
 
 
 def simulate_by_equal_steps(
@@ -111,13 +125,29 @@ def simulate_by_equal_steps(
 
 
 def _simulate(
-    system: System, data: TimeSeries, params: Any, x0: Any, substeps: Any, method: Any, distance: Any, graded: bool = True
+    system: System,
+    data: TimeSeries,
+    params: Any,
+    x0: Any,
+    substeps: Any,
+    method: Any,
+    distance: Any,
+    graded: bool = True,
+    processes: tuple[Any, Any] = (None, None),
+    random_seed: Any = None,
 ) -> Any:
     check_system(system)
     if not isinstance(data, TimeSeries):
         raise TypeError(f"data is {type(data).__name__}; give a TimeSeries (simulate several one by one).")
     if not (distance is None or among(distance, ("nmse",))):
         raise ValueError(f"distance is {distance!r}; give 'nmse', or None for the runs themselves.")
+    system, entries = driven_system(system, *processes)
+    seed(random_seed)
+    if system.latents and (distance is not None or method == "implicit" or any(isinstance(v, Variable) for v in entries)):
+        raise ValueError(
+            "latent and varying draw paths for runs by the Runge-Kutta method; leave out distance and method, and give the "
+            "processes numbers."
+        )
     (record,) = check_records(system, data, need_y=distance is not None)
     if "time" in (*system.states, *system.outputs):
         raise ValueError("a state or output is named 'time', which is the dimension of the result; rename it.")
@@ -128,12 +158,17 @@ def _simulate(
         params = {name: xr.DataArray(params[name]) for name in system.params.shapes if name in params}
     if isinstance(params, Mapping):
         params = system.params.draws("params", params)
+        params |= dict(zip(system.params[len(system.base.params) :], entries, strict=True))
     if isinstance(x0, Mapping):
         x0 = system.states.draws("x0", spread_numbers(system.states, x0))
     if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
+        if system.latents:
+            raise ValueError("latent and varying draw paths, which no expression can; give numbers for params and x0.")
         if distance is not None:
             raise ValueError(f"distance={distance!r} needs numbers for params and x0; write it out for PyTensor variables.")
         return _symbolic(system, record, params, x0, steps_given, method)
+    if system.latents:
+        return simulate_driven(system, record, params, x0, steps_given, np.random.default_rng(random_seed))
     theta, start, dims, coords = _draws(system, record, params, x0)
     measured = None if distance is None else record.output_matrix
     values, steps = all_runs(system, record, theta, start, steps_given, method, measured, graded)
@@ -151,6 +186,35 @@ def _simulate(
             if own in record.units and name in result:
                 result[name].attrs["units"] = record.units[own]
     return result
+
+
+def simulate_driven(
+    system: System,
+    record: TimeSeries,
+    params: Mapping[str, Any],
+    x0: Any,
+    substeps: int | Literal["auto"] | StepGrid,
+    rng: np.random.Generator,
+) -> xr.Dataset:
+    """Runs of a system with processes, of which ``params`` has the entries, each on paths that are drawn."""
+    theta, start, dims, coords = _draws(system, record, params, x0)
+    if isinstance(substeps, StepGrid):
+        raise ValueError(
+            "latent and varying take one number of substeps for all sampling intervals; give an integer or 'auto'."
+        )
+    if substeps == "auto":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SubstepWarning)  # of a run without the processes
+            chosen = all_runs(system, record, theta[:1], start[:1], "auto", "rk4", None, graded=False)[1].substeps
+        assert isinstance(chosen, int)
+        substeps = chosen
+    found = driven_runs(system, record, theta, start, substeps, rng)
+    shape = (*dims.values(), len(record))
+    variables = run_variables(system, (*dims, "time"), found.values.reshape(*shape, -1))
+    for i, one in enumerate(system.latents):
+        variables.setdefault(one.name, ((*dims, "time"), found.paths[..., i].reshape(shape)))
+    attributes = {"substeps": max(substeps, FEWEST), "integrator": INTEGRATORS["rk4"]}
+    return xr.Dataset(variables, {**coords, "time": record.t}, attributes)
 
 
 def steps_of(run: xr.Dataset) -> RunSteps:

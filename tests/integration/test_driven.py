@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pm_sysid as sid
 
@@ -68,8 +69,6 @@ def test_the_smoothed_force_covers_the_one_that_was_there(model: pm.Model) -> No
 def test_paths_spread_as_the_smoothed_moments_say(model: pm.Model) -> None:
     """Would fail for draws that use a random number twice."""
     draws = {name: np.full((1, 400), value) for name, value in POINT.items()}
-    import xarray as xr
-
     posterior = xr.Dataset({name: (("chain", "draw"), v) for name, v in draws.items()})
     paths = sid.sample_states(posterior, model=model, random_seed=3)["inputs"].to_numpy()[0, :, :, 0]
     moments = sid.smooth(POINT, model=model)
@@ -80,8 +79,9 @@ def test_paths_spread_as_the_smoothed_moments_say(model: pm.Model) -> None:
 
 
 def test_records_add_up_and_can_be_exchanged(model: pm.Model) -> None:
-    single = [build(record(seed)) for seed in (0, 1)]
-    both = build([record(0), record(1)], x0=[{"z": 0.0, "v": 0.0}] * 2)
+    solver = sid.EK1(order=2, diffusion=3.0)  # one that does not depend on the record
+    single = [build(record(seed), solver=solver) for seed in (0, 1)]
+    both = build([record(0), record(1)], x0=[{"z": 0.0, "v": 0.0}] * 2, solver=solver)
     at = single[0].initial_point()
     parts = [m.compile_logp(m.observed_RVs)(at) for m in single]
     assert both.compile_logp(both.observed_RVs)(at) == pytest.approx(sum(parts), rel=1e-10)
@@ -97,3 +97,53 @@ def test_many_particles_see_the_same_likelihood(model: pm.Model) -> None:
     names = [v.name for v in model.value_vars]
     expected = [value(dict(zip(names, row, strict=True))) for row in q]
     np.testing.assert_allclose(target.log_likelihood(q), expected, rtol=1e-9)
+
+
+def test_predictions_draw_the_force_of_a_new_record(model: pm.Model) -> None:
+    draws = {name: (("chain", "draw"), np.full((1, 40), value)) for name, value in POINT.items()}
+    new = sid.TimeSeries(np.arange(30) * 0.1, np.zeros(30), intersample="bl", inputs=("F",))
+    runs = sid.predict(xr.Dataset(draws), new, model=model, draws=40, x0=0.0, random_seed=2)
+    assert runs["y"].dims == ("draw", "time") and runs["d"].shape == (40, 30)
+    assert 0.6 < float(runs["d"].std()) < 1.4 and float(runs["y"].std("draw")[-1]) > 0.02
+    with pytest.raises(ValueError, match="every_step is True"):
+        sid.predict(xr.Dataset(draws), new, model=model, every_step=True)
+
+
+# -- a parameter that drifts ------------------------------------------------------------------------------------------
+
+STIFFNESS = 9.0 + 3.0 * np.sin(0.3 * np.arange(200) * 0.1)
+
+
+@pytest.fixture(scope="module")
+def drifting() -> pm.Model:
+    t = np.arange(200) * 0.1
+    u = np.sin(2.8 * t) + np.sin(1.3 * t)
+    spring = sid.System(
+        lambda t, x, u, p: (x.v, u.F - 0.4 * x.v - u.k * x.z),
+        states=("z", "v"),
+        inputs=("F", "k"),
+        observe=lambda t, x, *_: x.z,
+    )
+    full = sid.TimeSeries(t, np.stack([u, STIFFNESS], axis=1), intersample="bl")
+    y = sid.simulate(spring, full, {}, x0=0.0)["y"].to_numpy() + 0.01 * np.random.default_rng(3).normal(size=200)
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F - 0.4 * x.v - p.k * x.z),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("k",),
+        observe=lambda t, x, *_: x.z,
+    )
+    with pm.Model() as model:
+        k, scale = pm.LogNormal("k", np.log(9.0), 0.2), pm.LogNormal("scale", 0.0, 0.5)
+        data = sid.TimeSeries(t, u, y, intersample="bl", inputs=("F",))
+        options = {"noise": 0.01, "x0": {"z": 0.0, "v": 0.0}, "solver": sid.EK1(order=3), "substeps": 2}
+        sid.ODEFilter("y", system, data, {"k": k}, varying={"k": sid.RandomWalk(scale=scale)}, **options)
+    return model
+
+
+def test_a_drifting_stiffness_is_followed(drifting: pm.Model) -> None:
+    found = sid.smooth({"k": 9.0, "scale": 1.0}, model=drifting)
+    mean, std = (found[name].sel(parameter="k").to_numpy()[0, 0] for name in ("parameters", "parameters_std"))
+    assert std[0] == pytest.approx(0.0, abs=1e-6) and mean[0] == pytest.approx(9.0)  # the value in params, at the first sample
+    error = mean - STIFFNESS
+    assert np.mean(np.abs(error) < 2.5 * std + 1e-9) > 0.9 and np.std(error[20:]) < 0.4

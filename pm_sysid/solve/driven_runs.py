@@ -1,0 +1,122 @@
+"""Free runs of a system with inputs and parameters that are processes: paths are drawn, then the system runs on them."""
+
+from __future__ import annotations
+
+import copy
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.steps.grid import substep_grid
+from pm_sysid.steps.integrate import run_batch
+from pm_sysid.steps.rk4 import NODES, rk4_inputs
+from pm_sysid.symbolic.names import Names
+from pm_sysid.symbolic.processes import Kind
+from pm_sysid.symbolic.scalars import evaluate, substitute, symbol, symbols, untraced
+from pm_sysid.symbolic.system import System
+
+#: Steps in a sampling interval, at least: a path is drawn at their ends and middles, and is smooth in between.
+FEWEST = 8
+
+
+class DrivenRuns(NamedTuple):
+    """Outputs, then states (N, T, n_y + n_x), and the values of the processes (N, T, processes) at the samples."""
+
+    values: np.ndarray
+    paths: np.ndarray
+
+
+def driven_runs(
+    system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, substeps: int, rng: np.random.Generator
+) -> DrivenRuns:
+    """Run a system of :func:`~pm_sysid.symbolic.driven.driven_system` by the Runge-Kutta method, each set on paths of its own.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (N, P)
+        Parameters, with the entries of the processes.
+    start : ndarray, shape (N, n_x)
+        Initial states.
+    substeps : int
+        Steps in a sampling interval.
+    """
+    opened, base = _opened(system), system.base
+    n_base, n_u = len(base.params), len(opened.u)
+    substeps = max(substeps, FEWEST)
+    inputs = rk4_inputs(record, substeps)
+    half = np.repeat(substep_grid(record, substeps).length / 2, 2)
+    columns = _columns(system)
+    own = [i for i in range(n_u) if i not in columns]
+    ends = np.cumsum(inputs.counts)  # steps before each sample
+    paths, at = np.empty((len(theta), len(half) + 1, len(columns))), n_base
+    for i, one in enumerate(system.latents):
+        paths[..., i], at = drawn_paths(one.kind, theta[:, at : at + len(one.p)], half, rng), at + len(one.p)
+        if one.role == "parameter":
+            paths[..., i] += theta[:, [base.params.index(one.name)]]
+    # What is known is put into the rows of a step and of a sample once, and the paths of each set after it.
+    rows, samples = np.empty((len(inputs.substeps), 2 + len(NODES) * n_u)), np.empty((len(record), 1 + n_u))
+    rows[:, :2], samples[:, 0] = inputs.substeps[:, :2], inputs.samples[:, 0]
+    samples[:, [1 + i for i in own]] = inputs.samples[:, 1:]
+    for j in range(len(NODES)):
+        known = inputs.substeps[:, 2 + j * len(own) : 2 + (j + 1) * len(own)]
+        rows[:, [2 + j * n_u + i for i in own]] = known
+    values = []
+    for params, x0, path in zip(theta, start, paths, strict=True):
+        for j, node in enumerate((path[:-1:2], path[1::2], path[2::2])):  # start, middle and end of each step
+            rows[:, [2 + j * n_u + i for i in columns]] = node
+        samples[:, [1 + i for i in columns]] = path[2 * ends]
+        there = inputs._replace(substeps=rows, samples=samples)
+        values.append(run_batch(opened, params[None, :n_base], x0[None], there)[0])
+    return DrivenRuns(np.array(values), paths[:, 2 * ends])
+
+
+def drawn_paths(kind: Kind, entries: np.ndarray, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Values (N, K + 1) of a process at the ends of steps (K,) in seconds, drawn for each of the ``entries`` (N, n)."""
+    p, h = symbols("p", len(kind.entries)), symbol("h")
+    given = [dict(zip(p, map(float, row), strict=True)) for row in entries]
+
+    def numbers(table: Any, length: float) -> np.ndarray:
+        each = [[evaluate(row, {**at, h: length}) for row in table] for at in given]
+        return np.array(each, dtype=float).reshape(len(given), kind.size, -1)
+
+    transition, noise = kind.transition(p, h), kind.noise(p, h)
+    weights = np.array([kind.value([float(v) for v in row]) for row in entries], dtype=float)
+    x = np.einsum("nij,nj->ni", numbers(kind.initial(p), 0.0), rng.standard_normal((len(given), kind.size)))
+    kicks = rng.standard_normal((len(steps), len(given), kind.kicks))
+    flows: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+    paths = np.empty((len(given), len(steps) + 1))
+    paths[:, 0] = np.sum(weights * x, axis=1)
+    for i, step in enumerate(steps):
+        length = float(f"{step:.12e}")  # lengths that differ by rounding are the same
+        if length not in flows:
+            flows[length] = numbers(transition, length), numbers(noise, length)
+        F, L = flows[length]
+        x = (F @ x[..., None] + L @ kicks[i][..., None])[..., 0]
+        paths[:, i + 1] = np.sum(weights * x, axis=1)
+    return paths
+
+
+def _columns(system: System) -> list[int]:
+    """Where the processes are among the inputs of :func:`_opened`."""
+    n, varying = len(system.base.u), [one for one in system.latents if one.role == "parameter"]
+    return [system.base.inputs.index(one.name) if one.role == "input" else n + varying.index(one) for one in system.latents]
+
+
+@lru_cache(maxsize=64)
+@untraced()
+def _opened(system: System) -> System:
+    """The system of the user with the parameters that drift as further inputs."""
+    base, varying = system.base, [one for one in system.latents if one.role == "parameter"]
+    if not varying:
+        return base
+    opened = copy.copy(base)
+    fresh = [symbol(one.name) for one in varying]
+    replace: dict[Variable, Any] = {base.own[base.params.index(one.name)]: s for one, s in zip(varying, fresh, strict=True)}
+    opened.f, opened.g = (tuple(substitute(e, replace)) for e in (base.f, base.g))
+    opened.u = [*base.u, *fresh]
+    opened.inputs = Names(base.inputs.shapes | {f"{one.name} (drifting)": () for one in varying})
+    opened.driven = opened.base = opened
+    return opened
