@@ -170,6 +170,7 @@ class Problem:
 
 def _rows(params: Any, *shared: Any) -> Any:
     """Parameters of a recurrence, one after the other; each record has a row if ``params`` are a matrix."""
+    params = pt.as_tensor_variable(params)
     if params.ndim == 1:
         return pt.concatenate([params, *shared])
     shared = tuple(pt.as_tensor_variable(v) for v in shared)

@@ -20,7 +20,21 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import vector
 from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.symbolic.driven import driven_system
-from support.dense import DIGITS, Equations, Exact, Linear, Setting, doubles, exact, factorise, forward, limits, run, zeros
+from support.dense import (
+    DIGITS,
+    Equations,
+    Exact,
+    Linear,
+    Setting,
+    doubles,
+    exact,
+    factorise,
+    forward,
+    limits,
+    run,
+    substep_counts,
+    zeros,
+)
 
 type Covariance = Callable[[int, Any, int, Any], Any]
 
@@ -110,9 +124,8 @@ class Path(NamedTuple):
 def path_of(linear: Linear, setting: Setting, record: TimeSeries, prior: Prior) -> Path:
     equations = Equations(linear, setting)
     n, nx, n_start = equations.size, equations.nx, min(prior.states, setting.order)
-    per = setting.substeps
     times = [mpmath.mpf(0)]
-    for k in range(1, len(record)):
+    for k, per in enumerate(substep_counts(record, setting.substeps), start=1):
         a, b = mpmath.mpf(float(record.t[k - 1])), mpmath.mpf(float(record.t[k]))
         times += [a + (b - a) * i / per - float(record.t[0]) for i in range(1, per + 1)]
     index = [(i, times[0]) for i in range(n_start)] + [(0, t) for t in times[1:]]
@@ -335,8 +348,9 @@ PRIORS = {
 }
 
 
-def record_of(linear: Linear, intersample: Any = "zoh", times: Any = (0, 1, 2, 3)) -> TimeSeries:
-    """A record without the last input; what is measured need not come from the system."""
+def record_of(linear: Linear, intersample: Any = "zoh") -> TimeSeries:
+    """A record without the last input; what is measured need not come from the system. One of them has a gap."""
+    times = (0, 1.0, 1.7, 3.6) if intersample == "foh" else (0, 1, 2, 3)
     rng = np.random.default_rng(7)
     t = 0.3 + 0.1 * np.asarray(times)
     y = rng.normal(size=(len(t), len(linear.C)))
