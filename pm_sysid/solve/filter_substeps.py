@@ -54,6 +54,8 @@ NEAREST = 8
 SHARE, ASKED = 0.75, 0.5
 #: Implicit steps of test records for each of an adaptive solver, and points whose solutions such steps follow.
 FINE, FOLLOWED = 8, 4
+#: Fewest filter steps for each of an adaptive solver: with fewer, the gradient may be wrong where the value is right.
+LEAST = 4
 
 _log = logging.getLogger("pm_sysid")
 
@@ -359,7 +361,7 @@ def _graded_choice(
     criterion = _on_grids(problem, records, at, grids, where, SHARE, name)
     if criterion is None:
         return None
-    chosen, error = fewest_substeps(criterion)
+    chosen, error = fewest_substeps(criterion, LEAST)
     if chosen is None:
         return None
     _log.info(

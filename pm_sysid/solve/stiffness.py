@@ -52,6 +52,11 @@ class _Flow:
         self.fastest = max(self.fastest, float(-np.linalg.eigvals(partial).real.min()))
         return partial
 
+    def decay(self, x: np.ndarray, i: int) -> float:
+        """Rate of the fastest decay at the beginning of sampling interval ``i``; never zero."""
+        partial = self._values(self.rates, float(self.record.t[i]), x, i).reshape(len(x), len(x))
+        return max(float(-np.linalg.eigvals(partial).real.min()), np.finfo(float).tiny)
+
     def run(self, x: np.ndarray, i: int, tolerance: float, small: float, first: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Times of the steps through sampling interval ``i``, and the states there (n_x, steps); Radau's method.
 
@@ -114,14 +119,17 @@ def fastest_decay(system: System, record: TimeSeries, theta: np.ndarray, start: 
 def pilot_times(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray) -> list[np.ndarray] | None:
     """Times of the steps that an adaptive implicit method takes, one array for each sampling interval, ends included.
 
-    Steps grow through the samples of an unforced system, and begin anew after a jump of the input only if the error asks for
-    it. None where there is no solution, or it takes too long.
+    Steps grow through the samples of an unforced system. After a jump of the input they begin with the time of the fastest
+    decay: the solver hardly sees what a small jump excites, but the derivatives that a filter carries do. None where there is no
+    solution, or it takes too long.
     """
     flow, x = _Flow(system, record, theta, PILOT_EVALUATIONS), np.asarray(start, dtype=float)
     small, step, parts = PILOT_SMALL * (float(np.max(np.abs(x), initial=0.0)) or 1.0), None, list[np.ndarray]()
     for i in range(len(record) - 1):
         length = float(record.t[i + 1] - record.t[i])
         try:
+            if step is not None and _jumps(record, i):
+                step = min(step, 1 / flow.decay(x, i))
             times, states = flow.run(x, i, PILOT_TOLERANCE, small, None if step is None else min(step, length))
         except (_TooMany, ValueError, np.linalg.LinAlgError):
             return None
@@ -131,6 +139,12 @@ def pilot_times(system: System, record: TimeSeries, theta: np.ndarray, start: np
         x = states[:, -1]
         parts.append(times)
     return parts
+
+
+def _jumps(record: TimeSeries, i: int) -> bool:
+    """Whether the input jumps at sample ``i``."""
+    before, after = record.input_at(np.array([i - 1]), np.ones(1)), record.input_at(np.array([i]), np.zeros(1))
+    return i > 0 and not np.array_equal(before, after)
 
 
 def pilot_grid(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray) -> StepGrid | None:

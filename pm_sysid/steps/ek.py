@@ -25,6 +25,7 @@ from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import (
     Scalar,
     add,
+    as_variable,
     div,
     dot,
     is_number,
@@ -45,8 +46,8 @@ from pm_sysid.symbolic.system import System
 FLOOR = 1e-50
 #: Standard deviation that keeps the pivots positive where the processes do not reach a component, in scaled units.
 UNREACHED = 1e-30
-#: A diffusion found at graded steps is at least what a residual of this share of its terms gives.
-LEAST = 1e-4
+#: A diffusion found at graded steps is at least what moves a state in a step by this share of its largest value so far.
+SMALL = 1e-5
 
 #: Factor of each component (chain, level) in a linear expression.
 type Row = dict[tuple[int, int], Scalar]
@@ -57,7 +58,8 @@ class FilterSteps(Carry):
     """Scalar graphs of a filter for one system and one form; the recurrences are built from them.
 
     The carry may end with a number a chain: when calibrating the running sum of ``z^2 / s`` (Eq. 19), when tracing the
-    diffusion of the last substep; and with processes, how the random numbers before it follow from those after it.
+    diffusion of the last substep; with processes, how the random numbers before it follow from those after it; and at graded
+    steps how large the states were.
     """
 
     def __init__(self, system: System, form: Form, calibrate: bool = False, trace: bool = False) -> None:
@@ -66,6 +68,9 @@ class FilterSteps(Carry):
         self.n_extra = self.n_chains if calibrate or trace else 0
         if trace and self.latents:
             self.n_extra += self.width * (2 * self.width + self.n_kicks)
+        #: Whether the carry remembers how large the states were, which gives a diffusion at graded steps its least size.
+        self.remembers = form.graded and form.dynamic and not calibrate
+        self.n_extra += self.n_chains * self.remembers
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -143,6 +148,7 @@ class FilterSteps(Carry):
         carry = symbols("carry", self.n_carry)
         extra_in = symbols("extra", self.n_extra)
         extra: list[Scalar] = list(extra_in)
+        largest = extra[self.n_extra - self.n_chains :] if self.remembers else []
         state = self.unpack(carry)
         ratio = [] if self.form.uniform else [symbol("ratio")]
         scale: list[Scalar] = list(self.scale)
@@ -180,16 +186,17 @@ class FilterSteps(Carry):
                 row = [H[c].get((c, k), 0.0) for k in range(self.levels)]
                 unit = [dot(row, [LQ[k][j] for k in range(self.levels)]) for j in range(self.levels)]
                 square = squares[c]
-                if self.form.graded:
+                if self.remembers:
                     # Where a residual passes through zero, or is rounding, the diffusion would vanish and its relative
                     # derivative would not exist: the likelihood had spikes there that are all a gradient saw.
-                    scaled = {part: div(v, self.unit(part, scale)) for part, v in values.items()}
-                    terms = [mul(h, scaled[part]) for part, h in H[c].items()]
-                    square = add(square, mul(LEAST**2, dot(terms, terms)))
+                    now = mul(values[c, 0], values[c, 0])
+                    largest[c] = switch(psb.gt(as_variable(now), as_variable(largest[c])), now, largest[c])
+                    steps = [mul(q, div(scale[0], scale[1]))] * len(system.chain_states[c])
+                    square = add(square, mul(SMALL**2, div(largest[c], mul(*steps, *steps))))
                 g2 = div(square, dot(unit, unit))
                 diffusion.append(sqrt(add(g2, FLOOR**2)))
-        if self.trace:
-            extra = list(diffusion)
+        if self.trace or self.remembers:
+            extra = list(diffusion) if self.trace else []
 
         predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(apart)]
         if self.rolled:
@@ -202,6 +209,7 @@ class FilterSteps(Carry):
         if self.latents:
             state, back = self._rotated(state)
             extra += back if self.trace else []
+        extra += largest
         if ratio:
             state = self.stretched(state, stretch)
         inputs = [system.t, *system.u, *ratio]
@@ -336,7 +344,7 @@ class FilterSteps(Carry):
         if not self.calibrate:
             state, outputs = self._measure(state, y, output)
         if output == "states":
-            outputs = [*extra, *self.pack(state), *jump, *outputs]
+            outputs = [*extra[: self.n_extra - self.n_chains * self.remembers], *self.pack(state), *jump, *outputs]
         if not self.latents:  # with processes, every substep brings new ones
             state = self.settled(state)
         return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(state), *extra, *outputs])

@@ -109,7 +109,7 @@ def _equal(record: TimeSeries, substeps: int) -> np.ndarray:
     dt = record.dt
     if record.uniform or dt.size == 0:
         return np.full(dt.size, float(substeps))
-    return np.maximum(1.0, np.ceil(substeps * dt / np.median(dt) * (1 - 1e-9)))
+    return np.maximum(float(substeps), np.ceil(substeps * dt / np.median(dt) * (1 - 1e-9)))
 
 
 def substep_grid(record: TimeSeries, substeps: int | StepGrid) -> Substeps:
