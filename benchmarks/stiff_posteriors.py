@@ -2,8 +2,8 @@
 
 Each seed draws noise (one percent) and the middle of a log-normal prior around the true value of each parameter, both with a
 spread of a factor of e; the truth is therefore a draw of the prior. Kept are the verdict, how far the truth is from the mean in
-standard deviations of the logarithms, and the chi-square probability of its Mahalanobis distance over all parameters. A result is
-confidently wrong if it is trusted and that probability is below 1e-4. Run:
+standard deviations of the logarithms, and the chi-square probability of its Mahalanobis distance over all parameters. A result
+is confidently wrong if it is trusted and that probability is below 1e-4. Run:
 ``uv run benchmarks/stiff_posteriors.py [--only robertson ...] [--seeds 0 20]``.
 """
 
@@ -44,7 +44,7 @@ def posterior(problem: Problem, seed: int) -> dict[str, Any]:
             problem.record(y if y.shape[1] > 1 else y[:, 0]),
             params,
             noise=list(noise) if len(noise) > 1 else float(noise[0]),
-            x0=problem.x0,
+            x0=problem.start,
             solver=sid.EK1(order=problem.order),
         )
         idata = sid.sample(draws=DRAWS, chains=CHAINS, cores=1, random_seed=seed, progressbar=False)

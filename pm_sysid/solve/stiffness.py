@@ -120,8 +120,8 @@ def pilot_times(system: System, record: TimeSeries, theta: np.ndarray, start: np
     """Times of the steps that an adaptive implicit method takes, one array for each sampling interval, ends included.
 
     Steps grow through the samples of an unforced system. After a jump of the input they begin with the time of the fastest
-    decay: the solver hardly sees what a small jump excites, but the derivatives that a filter carries do. None where there is no
-    solution, or it takes too long.
+    decay: the solver hardly sees what a small jump excites, but the derivatives that a filter carries do. None where there is
+    no solution, or it takes too long.
     """
     flow, x = _Flow(system, record, theta, PILOT_EVALUATIONS), np.asarray(start, dtype=float)
     small, step, parts = PILOT_SMALL * (float(np.max(np.abs(x), initial=0.0)) or 1.0), None, list[np.ndarray]()

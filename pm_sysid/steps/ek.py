@@ -47,7 +47,7 @@ FLOOR = 1e-50
 #: Standard deviation that keeps the pivots positive where the processes do not reach a component, in scaled units.
 UNREACHED = 1e-30
 #: A diffusion found at graded steps is at least what moves a state in a step by this share of its largest value so far.
-SMALL = 1e-5
+SMALL = 1e-6
 
 #: Factor of each component (chain, level) in a linear expression.
 type Row = dict[tuple[int, int], Scalar]
