@@ -5,9 +5,9 @@ The reference is SciPy's Radau at a relative tolerance of 1e-10, and the Gaussia
 - ``states``: largest error of a free run (``simulate`` with ``substeps="auto"``) at the samples, relative to the largest value
   of each state, and its number of steps;
 - ``loglik``: largest error of the filter's log-likelihood (nats; noise of one percent) at two points of the posterior by
-  Laplace's approximation, with the steps that ``substeps="auto"`` chose and ``settle_substeps`` judged at the truth; ``gradient``
-  that of its gradient by the logarithms of the parameters, in posterior standard deviations, and ``relative`` as a share of its
-  norm;
+  Laplace's approximation, with the steps that ``substeps="auto"`` chose and ``settle_substeps`` judged at the truth;
+  ``gradient`` that of its gradient by the logarithms of the parameters, in posterior standard deviations, and ``relative`` as a
+  share of its norm;
 - seconds, once compiled, of a value, a gradient, and a batch of 256 values; beside BDF and Radau of SciPy at 1e-6 (a value; a
   gradient by forward differences takes one more run for each parameter), and Kvaerno5 of diffrax if it is installed.
 
@@ -54,7 +54,8 @@ class Problem:
     known: tuple[str, ...] = ()
     u: np.ndarray | None = None
     order: int = 3
-    #: Whether the filter is meant for it: steps that are fixed cannot follow jumps whose times the parameters move.
+    #: Whether the filter follows it: fixed steps cannot follow jumps whose times the parameters move, nor is there a graded
+    #: filter of more than 20 components.
     filtered: bool = True
 
     @property
@@ -183,7 +184,7 @@ def problems() -> dict[str, Problem]:
             np.concatenate([np.linspace(0.0, 10.0, 21), np.linspace(20.0, 321.8122, 20)]),
             _all,
             known=("k4", "k5", "k6", "k_minus", "k_star", "o_ks"),
-            order=1,
+            filtered=False,
         ),
         "van der pol": Problem(
             sid.models.van_der_pol(forced=False),

@@ -604,8 +604,8 @@ def stiff(found: Mapping[str, Any]) -> str:
     smooth = {"auto": 'method="auto"', "rk4": 'method="rk4"'}
     return (
         "Errors of free runs (relative to the largest value of each state) and of the filter near the mode (nats; gradient in "
-        "posterior standard deviations), against Radau's method at 1e-10, with the steps taken. Nothing stands where the filter is "
-        "not meant for the system.\n\n"
+        "posterior standard deviations), against Radau's method at 1e-10, with the steps taken. Nothing stands where "
+        "the filter is not meant for the system.\n\n"
         + table(["", *errors.values()], lines(errors, problems))
         + "\nSeconds, once compiled, of the filter, and of one solution by SciPy at 1e-6:\n\n"
         + table(["", *times.values()], lines(times, {name: row for name, row in problems.items() if "value" in row}))
