@@ -4,10 +4,12 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from gallery import CAPTIONS, draw_gallery, gallery_page  # noqa: E402
 from results_page import results_page  # noqa: E402
 
 import pm_sysid  # noqa: E402
@@ -17,7 +19,19 @@ author = "The pm_sysid developers"
 copyright = author
 version = release = pm_sysid.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "mathml",
+]
+html_math_renderer = "mathml"
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 exclude_patterns = ["_build", "jupyter_execute", "*.py", "examples/notebooks", "**/figures", "**/results"]
 html_theme = "furo"
 html_title = "pm_sysid"
@@ -42,6 +56,7 @@ nb_execution_mode = "force"
 nb_execution_timeout = 1800  # of a cell, beside other work on the machine
 nb_execution_show_tb = True  # a cell that fails is a warning, and so an error with -W
 nb_merge_streams = True
+nb_mime_priority_overrides = [("html", "text/latex", 5)]  # equations as formulas, not as the text between dollars
 suppress_warnings = ["myst-nb.lexer"]  # without execution (-D nb_execution_mode=off) scripts do not say their language
 os.environ.setdefault("PM_SYSID_SHORT", "1")
 os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else every kernel says that its modules are frozen
@@ -67,5 +82,26 @@ def write_results() -> None:
         page.write_text(text)
 
 
+def write_gallery() -> None:
+    """Draw every figure, and write the page that shows them."""
+    draw_gallery(HERE / "gallery")
+    page, text = HERE / "gallery.md", gallery_page()
+    if not page.exists() or page.read_text() != text:
+        page.write_text(text)
+
+
+def add_figure(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Show the figure of a function that draws one below its docstring."""
+    function = name.rpartition(".")[2]
+    if function in CAPTIONS:
+        lines += ["", f".. image:: /gallery/{function}.png", f"   :alt: {CAPTIONS[function]}", "   :width: 100%", ""]
+
+
+def setup(app: Any) -> None:
+    """Add what Sphinx calls while it reads."""
+    app.connect("autodoc-process-docstring", add_figure)
+
+
 copy_examples()
 write_results()
+write_gallery()
