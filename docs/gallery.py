@@ -139,8 +139,9 @@ def states() -> Any:
 
 def sequential() -> Any:
     """Draw the growth of a posterior."""
-    found = sid.sample_ibis(400, model=unforced(), chains=2, cores=1, progressbar=False, random_seed=1, store_stages=True)
-    return sid.plot_ibis(found)
+    options = dict(chains=1, cores=1, progressbar=False, random_seed=1, store_stages=True)
+    found = sid.sample_ibis(200, model=model()[0], **options)
+    return sid.plot_ibis(found, var_names=["c", "k3"], truth={n: TRUTH[n] for n in ("c", "k3")})
 
 
 def innovations() -> Any:
