@@ -216,7 +216,7 @@ class Readers:
                 return column(table, names)
             return {name: column(table, name) for name in named(names, argument)} or None
 
-        chosen = [n for names in (inputs, outputs) for n in ([names] if isinstance(names, str) else names or [])]
+        chosen = (*named(inputs, "inputs"), *named(outputs, "outputs"))
         known = table.attrs.get("units") or {
             name: getattr(table[name], "attrs", {}).get("units", "") for name in chosen if name in table
         }

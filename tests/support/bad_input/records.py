@@ -50,9 +50,18 @@ COLUMN = dict.fromkeys(("inputs", "outputs", "time", "ds"), ("column",))
 ENTRIES: dict[str, Entry] = {
     "TimeSeries": Entry(
         sid.TimeSeries,
-        {"t": T, "u": U, "y": Y, "intersample": "bl", "inputs": ("F",), "outputs": ("a", "b"), "periodic": False},
+        {
+            "t": T,
+            "u": U,
+            "y": Y,
+            "intersample": "bl",
+            "inputs": ("F",),
+            "outputs": ("a", "b"),
+            "periodic": False,
+            "units": {"F": "N"},
+        },
         sound,
-        names={"t": ("u",), "u": ("inputs",), "y": ("outputs",)},
+        names={"t": ("u",), "u": ("inputs",), "y": ("outputs",), "inputs": ("units",), "outputs": ("units",)},
     ),
     "replace": Entry(
         RECORD.replace,
