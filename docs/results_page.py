@@ -628,6 +628,21 @@ def stiff_posteriors(found: Mapping[str, Any]) -> str:
     return "Posteriors by `sample` from log-normal priors with a spread of a factor of e.\n\n" + table(columns, rows)
 
 
+def latent(found: Mapping[str, Any]) -> str:
+    """Coverage of an unrecorded force, and of parameters with and without it."""
+    force, rows = found["force"], []
+    for kind, inside in found["parameters"].items():
+        bias = found["bias"][kind]
+        rows.append([f"{kind} the force", *(f"{100 * inside[p]:.0f} % ({bias[p]:+.1f})" for p in inside)])
+    text = (
+        f"{found['records']} records of a Duffing oscillator with a force that was not recorded: "
+        f"{100 * force['coverage']:.1f} % of its samples are in the 90 % band, whose centre is off by "
+        f"{100 * force['error']:.0f} % of the force's standard deviation. "
+        "Records whose parameters are in their 90 % intervals, and in brackets the mean error in standard deviations:\n\n"
+    )
+    return text + table(["model", *next(iter(found["parameters"].values()))], rows)
+
+
 SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("Silverbox", "examples/silverbox.py", "examples/results/silverbox.json", "silverbox.md", silverbox),
     ("Bouc-Wen", "examples/bouc_wen.py", "examples/results/bouc_wen.json", "bouc_wen.md", bouc_wen),
@@ -681,6 +696,7 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "step_study.md",
         step_study,
     ),
+    ("Benchmark: unknown forces", "benchmarks/latent.py", "benchmarks/results/latent.json", "how_to/unknown_forces.md", latent),
     ("Benchmark: many coordinates", "benchmarks/growth.py", "benchmarks/results/growth.json", "speed.md", growth),
     ("Benchmark: a changed equation", "benchmarks/compile.py", "benchmarks/results/compile.json", "speed.md", compilation),
     ("Benchmark: large problems", "benchmarks/load.py", "benchmarks/results/load.json", "speed.md", load),
