@@ -13,7 +13,7 @@
 # - Data: simulated, a random force, noise of 2 % of the displacement.
 # - Priors: wide log-normal ones for what all isolators share and for the means of the population.
 # - Solver: EK1 of order 3.
-# - Runtime: `uv run examples/specimens.py` takes twenty minutes; `--short` takes six specimens and two chains.
+# - Runtime: `uv run examples/specimens.py` takes twenty minutes; `--short` takes four specimens and two short chains.
 
 # %%
 import argparse
@@ -77,7 +77,7 @@ def shaken(rng, count, first=25):
 
 if __name__ == "__main__":
     rng = np.random.default_rng(SEED)
-    records, whole, truth = shaken(rng, 6 if options.short else 12)
+    records, whole, truth = shaken(rng, 4 if options.short else 12)
     print(f"{len(records)} isolators, {sum(map(len, records))} samples; stiffness {[round(t['k']) for t in truth]} N/m")
 
 # %% [markdown]
@@ -110,7 +110,7 @@ def pooled(records, how):
 
 def sampled(model, short):
     """Posterior by NUTS, with seconds by the clock, and the worst R-hat and effective number of draws."""
-    draws, clock = 300, time.perf_counter()
+    draws, clock = 120 if short else 300, time.perf_counter()
     with model, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what is wrong with chains is in the numbers below
         mode = sid.find_mode(starts=4, tempering=False, random_seed=SEED, progressbar=False)
