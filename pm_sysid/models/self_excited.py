@@ -45,7 +45,7 @@ def van_der_pol(
     --------
     >>> import pm_sysid as sid
     >>> sid.models.van_der_pol(forced=False)
-    System: 2 states, 0 inputs, 1 outputs
+    System: 2 states, 0 inputs, 1 output
       states      z, v
       chains      z -> v
       inputs      none

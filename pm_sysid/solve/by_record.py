@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
-from pytensor.graph.utils import MissingInputError
 
 from pm_sysid.arguments import number
+from pm_sysid.compat import MissingInputError, Mode
 from pm_sysid.solve.checks import check_params, noise_entries, vector
 from pm_sysid.symbolic.names import Names, Shape, entry
 from pm_sysid.symbolic.system import System

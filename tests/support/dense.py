@@ -237,7 +237,7 @@ def substep_counts(record: TimeSeries, substeps: int) -> list[int]:
     if record.uniform:
         return [substeps] * (len(record) - 1)
     median = float(np.median(record.dt)) if len(record) > 1 else 1.0
-    return [max(1, math.ceil(substeps * d / median - 1e-6)) for d in record.dt]
+    return [max(substeps, math.ceil(substeps * d / median - 1e-6)) for d in record.dt]
 
 
 def run(equations: Equations, record: TimeSeries, on_substep: Callable, on_sample: Callable) -> None:

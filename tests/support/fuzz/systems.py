@@ -211,7 +211,7 @@ class Structure:
             return
         count = self.substeps
         if not record.uniform:
-            count = max(1, math.ceil(self.substeps * record.dt[k - 1] / float(np.median(record.dt)) - 1e-6))
+            count = max(self.substeps, math.ceil(self.substeps * record.dt[k - 1] / float(np.median(record.dt)) - 1e-6))
         span = record.dt[k - 1]
         for i in range(1, count + 1):
             f = i / count

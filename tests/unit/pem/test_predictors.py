@@ -37,7 +37,7 @@ def slowly(recurrence: Recurrence) -> Callable[..., Any]:
     function = interpreted(BatchRecurrence(recurrence))
 
     def run(params: np.ndarray, starts: np.ndarray, *arrays: np.ndarray) -> Any:
-        return function(params, starts, np.empty((0, 0, 0)), *arrays, np.asarray(1))
+        return function(params[:, None], starts, np.empty((0, 0, 0)), *arrays, np.asarray(1))
 
     return run
 

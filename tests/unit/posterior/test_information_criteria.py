@@ -240,7 +240,7 @@ def test_arviz_compares_and_plots_criteria_of_one_kind() -> None:
         assert table["weight"].sum() == pytest.approx(1, abs=0.02) and table.loc["constant", "weight"] < 0.01
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            arviz_plots.plot_compare_fits(table, backend="matplotlib")
+            arviz_plots.plot_compare(table, backend="matplotlib")
         plt.close("all")
     extra = found["dic"]["quartic"].deviance - found["dic"]["line"].deviance
     assert 0 < extra < 2 * 3  # each useless term costs two at most
