@@ -13,8 +13,9 @@ from pm_sysid.arguments import shown
 #: Powers of ten of the prefixes that measuring systems write.
 PREFIXES = {"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3, "c": -2, "d": -1, "": 0, "h": 2, "k": 3, "M": 6, "G": 9}
 #: Units that may follow a prefix.
-BASES = ("m", "m/s", "m/s^2", "m/s²", "m/s2", "N", "Nm", "N m", "V", "A", "Pa", "bar", "Hz", "g", "s", "rad", "W", "K", "ohm")
-_HEADER = re.compile(r"^(?P<name>.*\S)\s*(?:\[(?P<square>[^\[\]]+)\]|\((?P<round>[^()]+)\))$")
+BASES = ("m", "m/s", "m/s^2", "m/s²", "m/s2", "N", "Nm", "N m", "V", "A", "Pa", "bar", "Hz", "s", "rad", "W", "K", "ohm")
+#: ``q[3]`` is an entry of a vector and ``x(t)`` a function: neither is a name with a unit.
+_HEADER = re.compile(r"^(?P<name>.*\S)(?:\s*\[(?P<square>[^\[\]\d][^\[\]]*)\]|\s+\((?P<round>[^()\d][^()]*)\))$")
 
 
 def split_header(cell: str) -> tuple[str, str]:

@@ -92,6 +92,8 @@ def test_own_units_replace_those_of_a_file(tmp_path: Path) -> None:
 def test_headers_and_factors() -> None:
     assert split_header("a (b) [c]") == ("a (b)", "c")
     assert split_header("(mm)") == ("(mm)", "")
+    assert [split_header(n)[1] for n in ("q[3]", "x(t)", "K[0, 1]", "y (1)")] == ["", "", "", ""]
+    assert scaled("g", 1e-3) == ""  # an acceleration, or a mass
     assert [scaled("m/s^2", 9.81), scaled("µm", 1e-6), scaled("MPa", 1e6), scaled("", 10.0)] == ["", "m", "Pa", ""]
 
 
