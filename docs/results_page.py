@@ -643,6 +643,85 @@ def latent(found: Mapping[str, Any]) -> str:
     return text + table(["model", *next(iter(found["parameters"].values()))], rows)
 
 
+def noise(found: Mapping[str, Any]) -> str:
+    """References and coverage of noise that is not Gaussian."""
+    limits, outliers = found["limits_reference"], found["outliers_reference"]
+    exact = [
+        [
+            "limits", "probability of all censored samples together", limits["records"], number(limits["shift"]),
+            number(limits["largest_shift"]), number(limits["sd_ratio"]),
+        ],
+        [
+            "outliers", "Gibbs sampler over the scales", outliers["records"], number(outliers["shift"]),
+            number(outliers["largest_shift"]), number(outliers["sd_ratio"]),
+        ],
+    ]  # fmt: skip
+    text = (
+        "Mean of the rate against an exact reference, in posterior standard deviations (root mean square, largest), and the "
+        "ratio of the standard deviations:\n\n"
+    )
+    columns = ["noise", "reference", "records", "error of the mean", "largest", "sd"]
+    rows = [
+        [kind, what, *(f"{100 * f[q]['coverage']:.0f} % ({f[q]['bias']:+.2f})" if q in f else "" for q in ("rate", "noise"))]
+        for kind, models in found["coverage"].items()
+        for what, f in models.items()
+    ]
+    more = (
+        f"\n\n{found['records']} records of each kind: how many have the truth in the 90 % interval, and in brackets the mean "
+        "error in standard deviations. Spikes are twenty times as large, one sample in twenty.\n\n"
+    )
+    return text + table(columns, exact) + more + table(["record", "model", "rate", "noise"], rows)
+
+
+def boards(found: Mapping[str, Any]) -> str:
+    """Rows of the public boards, and what each ingredient brought."""
+    rows, tables = [], []
+    for name, board in found.items():
+        for row in board["rows"]:
+            inside = "" if row["coverage"] is None else f"{100 * row['coverage']:.1f} %"
+            figures = [number(row[key]) for key in ("best", "rmse")]
+            test = f"{row['test']} ({row['window']})"
+            rows.append([name, test, row["unit"], *figures, inside, number(row["width"]), number(row["seconds"])])
+        if not board["structures"]:
+            continue
+        tests = list(next(iter(board["structures"].values()))["errors"])
+        lines = []
+        for structure, row in board["structures"].items():
+            chosen = f"**{structure}**" if structure == board["chosen"] else structure
+            chosen += " [search failed]" if row["beaten by"] else ""
+            errors = [number(row["errors"][t]) for t in tests]
+            lines.append([chosen, row["unknowns"], number(row["training"]), f"{row['evidence']:.0f}", *errors])
+        unit = board["rows"][0]["unit"]
+        tables.append(
+            f"\n{name}, RMSE in {unit}; evidence less that of the best, each error counted once (the criterion counts it "
+            f"{board['counted']:.1f} times otherwise); the structure that was chosen is bold; [search failed]: a structure "
+            "that it contains has a smaller error in training:\n\n"
+            + table(["structure", "unknowns", "training", "evidence", *tests], lines)
+        )
+    columns = ["board", "test (window)", "unit", "best known", "here", "in the 90 % interval", "half its width", "seconds"]
+    return "".join(["Tests by the official splits and metric.\n\n", table(columns, rows), *tables])
+
+
+def filters(found: Mapping[str, Any]) -> str:
+    """Three packages' filters on one record."""
+    columns = {
+        "version": "version", "value ms": "value (ms)", "value and gradient ms": "and gradient (ms)",
+        "batch us": "batch (us a particle)", "first call, value s": "first value (s)",
+        "first call, gradient s": "first gradient (s)",
+        "error, 2 steps": "2 steps", "error, 4 steps": "4 steps", "error, 16 steps": "16 steps",
+    }  # fmt: skip
+    rows = [
+        [name, *(row.get(k, "") if k == "version" else number(row.get(k)) for k in columns)]
+        for name, row in found.items()
+        if "missing" not in row
+    ]
+    return (
+        "Times of one evaluation, of one with its gradient, and in a batch of 256; seconds of the first calls; and the "
+        "log-likelihood less that around an accurate solution, with two, four and sixteen steps a sample.\n\n"
+        + table(["", *columns.values()], rows)
+    )
+
+
 SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("Silverbox", "examples/silverbox.py", "examples/results/silverbox.json", "silverbox.md", silverbox),
     ("Bouc-Wen", "examples/bouc_wen.py", "examples/results/bouc_wen.json", "bouc_wen.md", bouc_wen),
@@ -696,6 +775,8 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "step_study.md",
         step_study,
     ),
+    ("Benchmark: filters of three packages", "benchmarks/filters.py", "benchmarks/results/filters.json", "speed.md", filters),
+    ("Benchmark: noise", "benchmarks/noise.py", "benchmarks/results/noise.json", "how_to/outputs_and_noise.md", noise),
     ("Benchmark: unknown forces", "benchmarks/latent.py", "benchmarks/results/latent.json", "how_to/unknown_forces.md", latent),
     ("Benchmark: many coordinates", "benchmarks/growth.py", "benchmarks/results/growth.json", "speed.md", growth),
     ("Benchmark: a changed equation", "benchmarks/compile.py", "benchmarks/results/compile.json", "speed.md", compilation),
@@ -708,6 +789,7 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "how_to/stiff.md",
         stiff_posteriors,
     ),
+    ("Benchmark: public boards", "benchmarks/boards.py", "benchmarks/results/boards.json", "boards.md", boards),
     ("Benchmark: simulations", "benchmarks/simulator.py", "benchmarks/results/simulator.json", "piecewise.md", simulator),
 )
 

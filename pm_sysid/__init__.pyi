@@ -2,6 +2,7 @@
 
 from pm_sysid import datasets as datasets
 from pm_sysid import models as models
+from pm_sysid.datasets import score as score
 from pm_sysid.inference.sample import sample as sample
 from pm_sysid.likelihood.filter_steps import set_substeps as set_substeps
 from pm_sysid.likelihood.filter_steps import settle_substeps as settle_substeps
@@ -11,6 +12,9 @@ from pm_sysid.likelihood.ode_filter import ODEFilter as ODEFilter
 from pm_sysid.likelihood.ode_filter import set_data as set_data
 from pm_sysid.likelihood.ode_simulator import ODESimulator as ODESimulator
 from pm_sysid.likelihood.target import Target as Target
+from pm_sysid.models.learned import HilbertBasis as HilbertBasis
+from pm_sysid.models.learned import Library as Library
+from pm_sysid.models.learned import Spline as Spline
 from pm_sysid.pem.analysis import compare_fits as compare_fits
 from pm_sysid.pem.fit import fit_pem as fit_pem
 from pm_sysid.pem.predictors import ExtendedKalman as ExtendedKalman
@@ -71,6 +75,8 @@ from pm_sysid.sampling.smc.stages import log_evidence as log_evidence
 from pm_sysid.sampling.smc.stages import stages as stages
 from pm_sysid.sbc.calibrate import calibrate as calibrate
 from pm_sysid.sbc.uniformity_tests import calibration_tests as calibration_tests
+from pm_sysid.solve.noise import Correlated as Correlated
+from pm_sysid.solve.noise import StudentT as StudentT
 from pm_sysid.solve.options import EK0 as EK0
 from pm_sysid.solve.options import EK1 as EK1
 from pm_sysid.solve.simulate import simulate as simulate

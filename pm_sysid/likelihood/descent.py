@@ -32,6 +32,7 @@ class Descent(NamedTuple):
     settled: np.ndarray
 
 
+@np.errstate(over="ignore", invalid="ignore")  # gradients of starts far off; what is not finite is taken for no way down
 def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int) -> Descent:
     """Minimise from each row of ``x`` by BFGS with a bisecting Wolfe line search (Lewis and Overton 2013).
 
@@ -116,6 +117,7 @@ def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int) -> Desc
     return Descent(x, value, settled)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def newton(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
     """Minimum near a point, the inverse Hessian there, and whether the gradient vanishes and the curvature is a minimum's."""
     converged = False

@@ -75,8 +75,8 @@ class Grid:
 class ODEFilterRV(pm.SymbolicRandomVariable):
     """A measured record as a random variable: process noise of the PN prior and measurement noise."""
 
-    extended_signature = "[rng],(p),(r,x),(r,x),(o),(c),(q),(t),(r,i),(n,j),(t,k)->[rng],(t,o)"
-    own_signature = extended_signature.replace("(p)", "(r,p)").replace(",(o),", ",(r,o),")
+    extended_signature = "[rng],(p),(r,x),(r,x),(m),(c),(q),(t),(r,i),(n,j),(t,k)->[rng],(t,o)"
+    own_signature = extended_signature.replace("(p)", "(r,p)").replace(",(m),", ",(r,m),")
     _print_name = ("ODEFilter", "\\operatorname{ODEFilter}")
     problem: Problem
     flat: bool
@@ -104,7 +104,7 @@ class ODEFilterRV(pm.SymbolicRandomVariable):
         inputs = pack(Inputs(normalize_rng_param(rng), unknowns, data))
         inner = [v.type() for v in inputs]
         inner_rng, u, d = unpack(inner)
-        shape = (d.counts.shape[0], len(problem.system.g))
+        shape = (d.counts.shape[0], problem.n_normals)
         next_rng, normal = pt.random.normal(0, 1, size=shape, rng=inner_rng, return_next_rng=True)
         record, _ = problem.run(normal, u, d, "draw")
         signature = cls.own_signature if unknowns.own else cls.extended_signature

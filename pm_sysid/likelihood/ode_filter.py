@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from pm_sysid.likelihood.filter_rv import Grid, ODEFilterRV, numbers_of, with_va
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.records.joined import joined
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.solve.by_record import noise_by_record, params_by_record, repeated, with_entries
+from pm_sysid.solve.by_record import params_by_record, repeated, with_entries
 from pm_sysid.solve.checks import (
     check_name,
     check_records,
@@ -28,6 +29,7 @@ from pm_sysid.solve.checks import (
 from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.solve.filter_substeps import filter_substeps
 from pm_sysid.solve.initial_state import StartSpec
+from pm_sysid.solve.noise import measurement_noise, shared_noise
 from pm_sysid.solve.options import EK0, EK1, Solver
 from pm_sysid.symbolic.driven import driven_system
 from pm_sysid.symbolic.processes import Process
@@ -54,10 +56,12 @@ class ODEFilter:
         Value of each parameter of the system: a number, a PyMC variable, or an expression of them. A value with one
         dimension more than the parameter has an entry for each record, in their order: ``k`` of shape (n_records,) gives every
         specimen a stiffness of its own.
-    noise : number, PyMC variable, sequence or mapping by output
+    noise : number, PyMC variable, sequence, mapping by output, StudentT, Correlated or function
         Standard deviation of the measurement noise, in the unit of the output; one for all outputs, or one for each. An array
         of the shape (n_records, n_outputs) has a row for each record; for a single output, or in a mapping, (n_records,) will
-        do.
+        do. :class:`StudentT` is for outliers (for all outputs, or in a mapping for some), :class:`Correlated` is a covariance
+        between the outputs, and a function such as ``lambda y: pt.sqrt(0.01**2 + (0.05 * y) ** 2)`` gives the standard
+        deviation by the output; it is evaluated at the predicted mean.
     x0 : number, mapping by state, sequence or vector, optional
         Initial state at the first sample (numbers or variables); for several records a list, or a mapping of arrays with an
         entry for each record. States that are not given are inferred from the first samples of the record with a wide
@@ -82,6 +86,12 @@ class ODEFilter:
     varying : mapping, optional
         Parameters that drift, each with the process that is added to its value: usually :class:`RandomWalk`. The entry in
         ``params`` is then the value at the first sample (for a process that starts at zero) or the middle.
+    coloured : mapping, optional
+        Outputs whose noise is not white, each with the process that is added to it beside ``noise``, such as
+        ``{"y": sid.OU(scale=0.1, length=2.0)}``. It is integrated out.
+    limits : (lower, upper) or mapping by output, optional
+        Values that the sensor cannot leave, in the unit of the output; None for no limit. A sample at a limit or beyond counts
+        as the probability of a value at least as far out. A record that begins at a limit needs ``x0`` and ``x0_std``.
     likelihood : {"filter"}
         ``p(y_t | y_1..t-1)``, the recursion of the sequential paper (Eq. 20).
     dims : tuple of str, optional
@@ -108,6 +118,9 @@ class ODEFilter:
     likelihoods over the prior of the path (exact for linear systems, linearised along the mean otherwise). The ODE is no
     evidence on the path, and the diffusion of the solver does not scale it: with ``"mle"`` it is the one for which Eq. 19
     holds on average over the process.
+
+    What a sample says by its limits or under :class:`StudentT` enters by the exact mean and covariance of the states given it,
+    which the filter then takes for Gaussian; a covariance and coloured noise are exact.
 
     Missing measurements (NaN) contribute zero. Parameters with which the ODE cannot be solved have a log-likelihood of
     minus infinity. Use :func:`set_data` to put another record into the model.
@@ -146,6 +159,8 @@ class ODEFilter:
         substeps: int | Literal["auto"] | ArrayLike = "auto",
         latent: Mapping[str, Process] | None = None,
         varying: Mapping[str, Process] | None = None,
+        coloured: Mapping[str, Process] | None = None,
+        limits: Any = None,
         likelihood: Literal["filter"] = "filter",
         dims: Sequence[str] | str | None = None,
     ) -> Any:
@@ -163,23 +178,25 @@ class ODEFilter:
         solver = EK1() if solver is None else solver
         if not isinstance(solver, Solver):
             raise TypeError(f"solver is {solver!r}; give pm_sysid.EK0(...) or pm_sysid.EK1(...).")
-        alone, (system, entries) = system, driven_system(system, latent, varying)
+        alone, (system, entries) = system, driven_system(system, latent, varying, coloured)
         records = check_records(system, data)
-        theta, deviations = params_by_record(alone, params, len(records)), noise_by_record(system, noise, len(records))
+        measured = joined(records)
+        found = measurement_noise(system, noise, limits, records)
+        theta, deviations = params_by_record(alone, params, len(records)), found.values
         theta = with_entries(theta, vector(entries)) if entries else theta
+        deviations = with_entries(deviations, vector(found.entries)) if found.entries else deviations
         if theta.ndim != deviations.ndim:  # one of them has a value for each record, and the other follows
             theta, deviations = repeated(theta, len(records)), repeated(deviations, len(records))
-        measured = joined(records)
-        warn_of_shared_noise(system, measured.y, noise)
+        warn_of_shared_noise(system, measured.y, shared_noise(noise))
         if not isinstance(dims, str | tuple | list | None):
             raise TypeError(f"dims is {shown(dims)}; give the name of a dimension, or a tuple of them.")
 
         start = StartSpec.of(x0, x0_std, len(records), system.states)
-        means, stds = start.states(system, records)
+        means, stds = start.states(system, records, found.sensors)
         x0, x0_std = with_variables(means, f"{name}::x0"), with_variables(stds, f"{name}::x0_std")
         free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))
 
-        problem = Problem.build(system, solver, records, free)
+        problem = Problem.build(system, solver, records, free, found.sensors)
         diffusions = solver.diffusions(system)
         diffusion = vector([1.0] * len(system.chain_states) if diffusions is None else diffusions)
         if problem.form.block and solver.covariance == "auto":
@@ -191,6 +208,8 @@ class ODEFilter:
                 name,
             )
         unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
+        if (caught := found.sensors.censored(measured.y)).any():
+            _log.info("%s: %d of %d samples are at a limit.", name, caught.sum(), caught.size)
         choice = filter_substeps(problem, records, unknowns, substeps, model, name)
 
         problem = problem if choice.grids is None else problem.graded()
@@ -235,6 +254,7 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
                 "interval); build a new model for another."
             )
         form = _solver_like(problem).form(problem.system, records, problem.form.free)
+        form = replace(form, sensors=problem.form.sensors)
         if form != problem.form:
             raise ValueError(
                 f"the new record for {name!r} differs from the old one in intersample behaviour or in being uniformly "
@@ -246,7 +266,7 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
             raise ValueError(
                 f"{name!r} was built for {n_records} records and got {len(records)}; give as many, or build a new model."
             )
-        starts = op.start.states(problem.system, records)  # may refuse, before anything has changed
+        starts = op.start.states(problem.system, records, problem.form.sensors)  # may refuse, before anything has changed
         for variable, array in zip(view.data, arrays, strict=True):
             variable.set_value(array)
         op.grid.records = records

@@ -29,6 +29,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.checks import check_name, check_params, check_records, check_system, noise_entries, vector
 from pm_sysid.solve.initial_state import StartSpec, initial_state
+from pm_sysid.solve.noise import check_plain_noise
 from pm_sysid.solve.run_substeps import checked_method, simulator_substeps
 from pm_sysid.symbolic.system import System
 
@@ -139,6 +140,7 @@ class ODESimulator:
         given = StartSpec.of(x0, None, len(records), system.states).x0
         starts = [initial_state(system, r, x, None, hidden="zero")[0] for r, x in zip(records, given, strict=True)]
         theta, start = vector(check_params(system, params)), pt.stack([vector(s) for s in starts])
+        check_plain_noise(noise)
         deviations = vector([0.0] * len(system.outputs) if noise is None else noise_entries(system, noise))
         steps, chosen = simulator_substeps(system, records, theta, start, substeps, checked_method(method))
         simulation = Simulation(system, tuple(records), tuple(steps), by, flat, noise is not None, chosen)

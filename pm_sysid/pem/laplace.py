@@ -117,7 +117,8 @@ def laplace(fit: Any, draws: int, chains: int, random_seed: Any) -> xr.DataTree:
     loglik = np.stack([pointwise(fit, a, b) for a, b in zip(x, std, strict=True)])
     dims, shape = ("chain", "draw"), (int(chains), int(draws))
     coords = {"chain": np.arange(chains), "draw": np.arange(draws)}
-    posterior = xr.Dataset({name: (dims, v.reshape(shape)) for name, v in values.items()}, coords, {"approximation": "Laplace"})
+    scalars = {name: (dims, v.reshape(shape)) for name, v in values.items()}
+    posterior = xr.Dataset(_with_vectors(fit, scalars), coords, {"approximation": "Laplace"})
     groups = {
         "posterior": posterior,
         "log_likelihood": xr.Dataset({"y": ((*dims, "sample"), loglik.reshape(*shape, -1))}, coords),
@@ -125,6 +126,21 @@ def laplace(fit: Any, draws: int, chains: int, random_seed: Any) -> xr.DataTree:
     if fit.active.any():
         groups["constant_data"] = xr.Dataset({fit.names[i]: float(fit.x[i]) for i in np.flatnonzero(fit.active)})
     return xr.DataTree.from_dict(groups)
+
+
+def _with_vectors(fit: Any, scalars: dict[str, Any]) -> dict[str, Any]:
+    """Entries of vectors and matrices put together where all were fitted, as samplers have them."""
+    names, fitted = fit.setup.system.params, dict(zip(fit.names, fit.x, strict=True))
+    for name, where in names.vectors().items():
+        labels, size = names[where], names.shapes[name]
+        drawn = [scalars[label] for label in labels if label in scalars]
+        if not size or not drawn or not set(labels) <= set(fitted):
+            continue
+        dims, first = drawn[0]
+        at_bounds = {label: (dims, np.full_like(first, fitted[label])) for label in labels}
+        entries = np.stack([scalars.pop(label, at_bounds[label])[1] for label in labels], axis=-1)
+        scalars[name] = (*dims, *(f"{name}_dim_{i}" for i in range(len(size)))), entries.reshape(*first.shape, *size)
+    return scalars
 
 
 def _within(fit: Any, draws: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A run of the ABC nested sampler, and the restoring forces of its posterior."""
+"""A run of the ABC nested sampler, and restoring forces of a posterior."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ from numpy.typing import ArrayLike
 
 from pm_sysid.arguments import count, flag, shown
 from pm_sysid.idata import group, holds, posterior_of
-from pm_sysid.plots.axes import COLOURS, DATA, MODEL, TRUTH, AxesArray, Panels, one_panel, panels, probability, values_of
+from pm_sysid.plots.axes import (
+    COLOURS,
+    DATA,
+    MODEL,
+    TRUTH,
+    AxesArray,
+    Panels,
+    logarithmic,
+    one_panel,
+    panels,
+    probability,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,17 +63,19 @@ def plot_abc(
     rounds = group(idata, "populations")
     top, middle, bottom = canvas = panels(axes, [(3, 1)], figsize, (7.0, 6.0), sharex=True).ravel()
     number = rounds["population"].values
-    top.semilogy(number, rounds["threshold"], color=MODEL, label="threshold")
-    top.semilogy(number, np.maximum(rounds["best"], 1e-300), color=DATA, lw=1, label="best particle")
+    top.plot(number, rounds["threshold"], color=MODEL, label="threshold")
+    top.plot(number, np.maximum(rounds["best"], 1e-300), color=DATA, lw=1, label="best particle")
     top.set_ylabel("distance")
     top.legend(frameon=False, fontsize="small")
-    middle.semilogy(number, rounds["acceptance"], color=MODEL)
+    middle.plot(number, rounds["acceptance"], color=MODEL)
     middle.set_ylabel("acceptance")
     for k, name in enumerate(rounds["model"].values):
         colour = COLOURS[k % len(COLOURS)]
         bottom.plot(number, rounds["probability"].isel(model=k), color=colour, label=str(name))
         if share:
             bottom.plot(number, rounds["share"].isel(model=k), color=colour, lw=1, ls="--")
+    logarithmic(top)
+    logarithmic(middle)
     bottom.set_ylabel("probability")
     bottom.set_ylim(-0.02, 1.02)
     bottom.set_xlabel("population")
@@ -90,8 +104,10 @@ def plot_restoring_force(
     idata : xarray.DataTree or xarray.Dataset
         Posterior draws.
     force : callable
-        ``force(x, p)`` of the argument (an array) and a namespace of the parameters, each an array that broadcasts against
-        ``x``, such as ``lambda x, p: sid.models.piecewise_linear(x, p.k0, [p.k1], [p.d1])``.
+        ``force(x, p)`` of the argument (an array of shape (n,)) and a namespace of the parameters of one draw, as inside a
+        system: scalars, vectors, matrices. It returns an array of shape (n,), such as
+        ``lambda x, p: sid.models.piecewise_linear(x, p.k0, [p.k1], [p.d1])``, or a learned law, ``lambda x, p: spring(x, p.w)``
+        (:class:`Spline`).
     x : array, shape (n,)
         Where to evaluate it.
     truth : array, shape (n,), optional
@@ -135,13 +151,13 @@ def plot_restoring_force(
     n = stacked.sizes["__sample__"]
     picked = np.linspace(0, n - 1, min(draws, n)).round().astype(int)
     values = {str(k): v.values[picked] for k, v in stacked.data_vars.items()}
-    p = SimpleNamespace(**{k: v.reshape(len(picked), *v.shape[1:], 1) for k, v in values.items()})
-    forces = np.asarray(force(at[None], p), dtype=float)
-    if forces.shape != (len(picked), len(at)):
+    laws = [np.asarray(force(at, SimpleNamespace(**{k: v[i] for k, v in values.items()})), float) for i in range(len(picked))]
+    shapes = {law.shape for law in laws}
+    if shapes != {at.shape}:
         raise ValueError(
-            f"force(x, p) has the shape {forces.shape} for x of {(1, len(at))} and parameters of {(len(picked), 1)}; return "
-            f"{(len(picked), len(at))}."
+            f"force(x, p) has the shape {shapes.pop()} for x of {at.shape}; return {at.shape}, a force for each place."
         )
+    forces = np.array(laws)
     canvas = one_panel(ax, figsize, (6.0, 4.0))
     if points is not None:
         canvas.plot(*points, ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")

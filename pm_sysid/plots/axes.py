@@ -240,3 +240,15 @@ def _extremes(x: FloatArray) -> NDArray[np.int_]:
     least = np.where(np.isnan(runs), np.inf, runs).argmin(axis=1)
     most = np.where(np.isnan(runs), -np.inf, runs).argmax(axis=1)
     return (np.sort(np.stack([least, most], axis=1)) + np.arange(len(runs))[:, None] * width).ravel()
+
+
+def logarithmic(ax: Axes) -> None:
+    """A logarithmic scale with plain numbers at 1, 2 and 5 of each decade, unless it spans many decades."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    if high < 1e3 * low and 1e-3 <= low and high <= 1e4:
+        ax.yaxis.set_major_locator(LogLocator(subs=[1.0, 2.0, 5.0] if high > 4 * low else [float(i) for i in range(1, 10)]))
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy.special import ndtri_exp
 
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
@@ -35,6 +36,9 @@ def innovations(idata: Any, name: str | None = None, *, draws: int | None = None
         ``innovation`` and ``std``, in the unit of the output, and their quotient ``standardised``; dims
         (time, output), after a leading ``sample`` when ``draws`` is given. NaN where a measurement is missing. If the model
         is right, ``standardised`` is white with unit variance: see :func:`plot_residuals` and :func:`residual_tests`.
+        Innovations of correlated outputs are each given those before it. Of noise with the tails of a t distribution,
+        ``standardised`` has the normal number of the same probability, and a filter with ``limits`` has NaN where ``censored``
+        (time, output) is true: no innovation is known there. Those beside a limit are then one-sided.
 
     Raises
     ------
@@ -43,6 +47,7 @@ def innovations(idata: Any, name: str | None = None, *, draws: int | None = None
     """
     view = filter_view(name, model)
     free = view.model.free_RVs
+    sensors = view.problem.form.sensors
     outputs, _ = view.problem.run(view.y, view.unknowns, view.data, "innovations")
     function = announced("innovations", lambda: compiled(free, outputs))
     results = np.stack([function(*point) for point in points_of(idata, free, draws)])
@@ -50,8 +55,14 @@ def innovations(idata: Any, name: str | None = None, *, draws: int | None = None
     coords: dict[str, Any] = {"output": list(view.system.outputs)}
     if time is not None:
         coords["time"] = np.asarray(time)
-    innovation, std = results[..., 0::2], results[..., 1::2]
+    each = 2 if sensors.plain else 3  # numbers of an output
+    innovation, std = results[..., 0::each], results[..., 1::each]
     dims = ("sample", "time", "output")
     data = xr.Dataset({"innovation": (dims, innovation), "std": (dims, std)}, coords)
     data["standardised"] = data["innovation"] / data["std"]
+    if sensors.heavy:
+        score = np.sign(innovation) * -ndtri_exp(results[..., 2::each])
+        data["standardised"] = data["standardised"].where(np.isnan(score), score)
+    if sensors.limited:
+        data["censored"] = ("time", "output"), sensors.censored(view.measured())
     return data if draws is not None else data.isel(sample=0)

@@ -14,7 +14,7 @@ from pytensor.graph import ancestors
 from pm_sysid.arguments import among, count, flag, seed, shown, whole
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
@@ -79,7 +79,7 @@ def predict(
     Returns
     -------
     xarray.Dataset
-        Outputs and states with dims (draw, time), as :func:`simulate` returns them.
+        Outputs and states with dims (draw, time), as :func:`simulate` returns them; outputs that have limits are cut off there.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def predict(
     system, total = source.system, source.total
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     fixed = source.parameters(places, record, params)
-    if system.latents:
+    if system.driving:
         if every_step or isinstance(x0, str):
             raise ValueError(
                 f"{'every_step' if every_step else 'x0'} is {every_step or x0!r}, which is for filters without latent and "
@@ -131,8 +131,9 @@ def predict(
         sets = {p: fixed[:, i] for i, p in enumerate(system.params)}
         (new,) = check_records(system, data, need_y=False)
         rng = np.random.default_rng(random_seed)
-        runs = simulate_driven(system, new, sets, x0, checked_substeps(substeps), rng)
+        runs = simulate_driven(system, _inside(new, source.view), sets, x0, checked_substeps(substeps), rng)
         said = "given" if x0 is not None else "read off the first samples, or zero"
+        runs = clipped(runs, source.view)
         return runs.assign_coords(draw=places).assign_attrs(x0=said)
     seen = isinstance(data, TimeSeries) and data.y is not None  # simulate refuses what is no record
     measured = seen and data.output_matrix.shape[1] == len(system.outputs)
@@ -143,14 +144,14 @@ def predict(
     said = "given" if x0 is not None else "zero: nothing is measured"
     if isinstance(x0, str) or (partly and measured):
         said = f"estimated from the first {min(FIRST, len(data))} samples{', where it is not given' if partly else ''}"
-        x0 = _fitted(system, data, fixed.mean(axis=0), x0, substeps)
+        x0 = _fitted(system, _inside(data, source.view), fixed.mean(axis=0), x0, substeps)
 
     def run(theta: np.ndarray) -> xr.Dataset:
         sets = {p: theta[:, i] for i, p in enumerate(system.params)}
         result: xr.Dataset = simulate(system, data, sets, x0=x0, substeps=substeps)
         if "draw" not in result.dims:  # a system without parameters
             result = result.expand_dims(draw=len(theta))
-        return result.assign_attrs(x0=said)
+        return clipped(result, source.view).assign_attrs(x0=said)
 
     if not every_step:
         return run(fixed).assign_coords(draw=places)
@@ -161,7 +162,8 @@ def predict(
     given = x0 if x0 is not None or (data.y is not None and data.output_matrix.shape[1] == len(system.outputs)) else 0.0
     start = np.array(initial_state(system, data, given, 0.0, hidden="zero")[0], dtype=float)
     values = _new_draw_every_step(system, data, table, picks, start, steps_of(few))
-    return xr.Dataset(run_variables(system, ("draw", "time"), values), {"time": data.t}, {**few.attrs, "every_step": 1})
+    runs = xr.Dataset(run_variables(system, ("draw", "time"), values), {"time": data.t}, {**few.attrs, "every_step": 1})
+    return clipped(runs, source.view)
 
 
 def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: Any, substeps: Any) -> dict[str, Any]:
@@ -219,20 +221,51 @@ def predict_fitted(
     for r, record in enumerate(source.view.records()):
         own = theta[:, r] if theta.ndim == 3 else theta
         sets = {p: own[:, i] for i, p in enumerate(source.system.params)}
-        if source.system.latents:
+        if source.system.driving:
             x0 = {s: starts[:, r, i] for i, s in enumerate(source.system.states)}
-            pairs.append((record, simulate_driven(source.system, record, sets, x0, "auto", np.random.default_rng(0))))
+            run = simulate_driven(source.system, record, sets, x0, "auto", np.random.default_rng(0))
+            pairs.append((record, clipped(run, source.view)))
             continue
         run = simulate(source.system, record, sets, x0={s: starts[:, r, i] for i, s in enumerate(source.system.states)})
         free = (stds[:, r] > 0).any(axis=0)
         if free.any():
             middle, steps = starts[:, r].mean(axis=0), steps_of(run)
-            begin = np.where(free, fitted_start(source.system, record, own.mean(axis=0), middle, steps, free), starts[:, r])
+            seen = _inside(record, source.view)
+            begin = np.where(free, fitted_start(source.system, seen, own.mean(axis=0), middle, steps, free), starts[:, r])
             given = dict(zip(source.system.states, begin.T, strict=True))
             same: Any = steps.substeps
             run = simulate(source.system, record, sets, x0=given, substeps=same, method=steps.method)
-        pairs.append((record, run))
+        pairs.append((record, clipped(run, source.view)))
     return pairs
+
+
+def _inside(record: TimeSeries, view: FilterView) -> TimeSeries:
+    """A record whose samples at a limit are missing."""
+    sensors, y = view.problem.form.sensors, record.output_matrix
+    if not sensors.limited or y.shape[1] != len(view.system.outputs):
+        return record
+    y = np.where(sensors.censored(y), np.nan, y)
+    return record.replace(y=y[:, 0] if record.y is not None and record.y.ndim == 1 else y)
+
+
+def clipped(runs: xr.Dataset, view: FilterView) -> xr.Dataset:
+    """Free runs as the sensors of a filter would show their outputs: at a limit where they are beyond it."""
+    sensors, outputs = view.problem.form.sensors, view.system.outputs
+    if not sensors.limited:
+        return runs
+    bounds = [s.limits for s in sensors.outputs]
+    for name, where in outputs.vectors().items():
+        shape = outputs.shapes[name]
+        lower, upper = (
+            np.reshape([end if pair[side] is None else pair[side] for pair in bounds[where]], shape)
+            for side, end in ((0, -np.inf), (1, np.inf))
+        )
+        runs[name] = (
+            runs[name].clip(lower, upper, keep_attrs=True)
+            if shape == ()
+            else runs[name].copy(data=np.clip(runs[name].to_numpy(), lower, upper))
+        )
+    return runs
 
 
 class Source:

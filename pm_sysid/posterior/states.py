@@ -13,6 +13,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
+from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import seed
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
@@ -23,7 +24,7 @@ from pm_sysid.solve.filter_graph import Problem, RecordData
 from pm_sysid.steps.derived import completed
 from pm_sysid.steps.rts_smoother import Path, Smoother
 from pm_sysid.symbolic.derivatives import jacobian
-from pm_sysid.symbolic.scalars import untraced
+from pm_sysid.symbolic.scalars import simplify, substitute, untraced
 from pm_sysid.symbolic.system import System
 
 type Arrays = dict[str, np.ndarray]
@@ -52,10 +53,10 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
     xarray.Dataset
         ``states`` and ``derivatives`` (of the states by time) with dims (chain, draw, time, state), ``outputs`` (without
         measurement noise) with dims (chain, draw, time, output), each with its standard deviation ``states_std``, ...;
-        of a filter with processes also ``inputs`` (chain, draw, time, input) and ``parameters`` (chain, draw, time, parameter);
-        in the units of the model. ``time`` is in seconds; of several records the times follow each other, and the
-        coordinate ``record`` counts them. ``measured`` (time, output) is the record. Where an input jumps, derivatives are
-        those after the jump.
+        of a filter with processes also ``inputs`` (chain, draw, time, input), ``parameters`` (chain, draw, time, parameter)
+        and ``coloured_noise`` (chain, draw, time, coloured), which is no part of the outputs; in the units of the model.
+        ``time`` is in seconds; of several records the times follow each other, and the coordinate ``record`` counts them.
+        ``measured`` (time, output) is the record. Where an input jumps, derivatives are those after the jump.
 
     Raises
     ------
@@ -117,7 +118,8 @@ def sample_states(
     -------
     xarray.Dataset
         ``states``, ``derivatives`` and ``outputs`` (the observation of the drawn states, without measurement noise), and
-        ``inputs`` and ``parameters`` where these are processes, with the dims and coordinates of :func:`smooth`.
+        ``inputs``, ``parameters`` and ``coloured_noise`` where these are processes, with the dims and coordinates of
+        :func:`smooth`.
 
     Raises
     ------
@@ -186,10 +188,12 @@ def every_substep(problem: Problem, data: RecordData, y: np.ndarray) -> Grid:
 @lru_cache(maxsize=64)
 @untraced()
 def observation(system: System) -> Recurrence:
-    """Outputs at ``t, u, x, dx``, then their derivatives by x and dx, output by output: a recurrence that carries nothing."""
+    """Outputs at ``t, u, x, dx`` without noise, then their derivatives by x and dx, output by output; nothing is carried."""
     nothing, system = Phase.build([], system.p, [], []), system.driven
-    slopes = [d for row in jacobian(system.g, [*system.x, *system.dx]) for d in row]
-    sample = Phase.build([], system.p, [system.t, *system.u, *system.x, *system.dx], [*system.g, *slopes])
+    clean: dict[Variable, Any] = {x: 0.0 for one in system.latents if one.role == "noise" for x in one.x}
+    outputs = simplify(substitute(system.g, clean))
+    slopes = [d for row in jacobian(outputs, [*system.x, *system.dx]) for d in row]
+    sample = Phase.build([], system.p, [system.t, *system.u, *system.x, *system.dx], [*outputs, *slopes])
     return Recurrence(nothing, nothing, sample, n_carry=0, n_params=len(system.p), name="observation")
 
 
@@ -265,7 +269,7 @@ class Passes:
         }
 
     def _processes(self, params: np.ndarray, x: np.ndarray) -> Arrays:
-        """Inputs and parameters that are processes (T, n, columns), from the states of these; the first column is the mean."""
+        """Inputs, parameters and noise that are processes (T, n, columns), from the states of these; first column: the mean."""
         found: dict[str, list[np.ndarray]] = {}
         at, entry = 0, len(self.system.base.params)
         rows = params if params.ndim == 2 else params[None]
@@ -278,7 +282,7 @@ class Passes:
             at, entry = at + one.kind.size, entry + len(one.p)
             if one.role == "parameter":
                 value[:, 0] += rows[which, self.system.params.index(one.name)]
-            found.setdefault(f"{one.role}s", []).append(value)
+            found.setdefault("coloured_noise" if one.role == "noise" else f"{one.role}s", []).append(value)
         return {name: np.stack(values, axis=1) for name, values in found.items()}
 
     @property
@@ -303,16 +307,17 @@ class Passes:
         variables: dict[str, Any] = {"measured": (("time", "output"), self.y)}
         for name, array in results.items():
             kind = name.removesuffix("_std").removesuffix("s")
-            variables[name] = (("chain", "draw", "time", "state" if kind == "derivative" else kind), array)
+            kind = {"derivative": "state", "coloured_noise": "coloured"}.get(kind, kind)
+            variables[name] = (("chain", "draw", "time", kind), array)
         labels: dict[str, Any] = {
             "time": self.data.samples[:, 0],
             "state": list(system.states),
             "output": list(system.outputs),
             "shows": ("output", [shown.get(g, "") for g in system.g]),  # the state or derivative an output is
         }
-        for role in ("input", "parameter"):
+        for role, dim in (("input", "input"), ("parameter", "parameter"), ("noise", "coloured")):
             if names := [one.name for one in system.latents if one.role == role]:
-                labels[role] = names
+                labels[dim] = names
         if several:
             labels["record"] = ("time", self.record)
         return xr.Dataset(variables, {**coords, **labels}, {"filter": self.name})

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import scipy
 import xarray as xr
 from markupsafe import Markup
 
 from pm_sysid.idata import labelled, labels, posterior_of
-from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.plots.correlation import plot_correlation
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.prior_posterior import plot_prior_posterior
@@ -34,6 +35,7 @@ from pm_sysid.reports.drawing import equation, figure
 from pm_sysid.reports.validation import Validation
 from pm_sysid.reports.verdicts import Verdict
 from pm_sysid.solve.substeps import counted
+from pm_sysid.symbolic.processes import MaternKind
 
 #: Draws from the prior, where the result has none.
 PRIOR_DRAWS = 1000
@@ -54,6 +56,25 @@ class Score(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.fit:.1f} % of {self.output} (RMSE {self.error:.3g}{f' {self.unit}' if self.unit else ''})"
+
+
+class Noise(NamedTuple):
+    """Noise of outputs: standard deviation (n_y,) or (R, n_y), and degrees of freedom (n_y,) of a t distribution.
+
+    ``std`` is that of white and coloured noise together, NaN for coloured noise that has none, such as a random walk. Where
+    ``freedom`` is finite, it is the scale.
+    """
+
+    std: np.ndarray
+    freedom: np.ndarray
+
+    def scores(self, output: int, errors: np.ndarray) -> np.ndarray:
+        """Errors in units of the noise; of a t distribution, the normal numbers of the same probability."""
+        units = errors / self.std[output]
+        if np.isinf(self.freedom[output]):
+            return np.asarray(units)
+        tail = scipy.stats.t.sf(np.abs(units), self.freedom[output])
+        return np.asarray(np.sign(units) * scipy.stats.norm.isf(np.maximum(tail, np.finfo(float).tiny)))
 
 
 @dataclass
@@ -90,20 +111,34 @@ class Study:
         return [str(v.name) for v in self.model.free_RVs]
 
     @cached_property
-    def noise(self) -> dict[str, np.ndarray]:
-        """Noise standard deviation (n_y,) or (R, n_y) of each output of each filter, averaged over the posterior."""
+    def noise(self) -> dict[str, Noise]:
+        """Noise of each output of each filter, averaged over the posterior."""
         found = {}
         for name in self.records:
             source = Source(self.idata, self.model, name)
             places = np.linspace(0, source.total - 1, min(50, source.total)).round().astype(int)
-            found[name] = source.values([source.view.unknowns.noise], places)[0].mean(axis=0)
+            unknowns, system = source.view.unknowns, source.system
+            noise, theta = (v.mean(axis=0) for v in source.values([unknowns.noise, unknowns.params], places))
+            n_y, freedom, variance = len(system.outputs), np.full(noise.shape[-1], np.inf), noise**2
+            sensors = source.view.problem.form.sensors
+            numbers, _ = sensors.entries(list(np.moveaxis(noise, -1, 0)), n_y)
+            for j in sensors.heavy:
+                freedom[j] = np.mean(numbers[j][0])  # all records share it
+            for one in _coloured(source.view):
+                scale = np.array(np.nan)
+                if isinstance(one.kind, MaternKind):
+                    scale = theta[..., system.params.index(f"noise {one.name}.scale")]
+                variance[..., system.outputs.index(one.name)] += scale**2
+            found[name] = Noise(np.sqrt(variance[..., :n_y]), freedom[:n_y])
         return found
 
-    def _noise(self, name: str, record: int | None) -> np.ndarray:
-        """Noise standard deviation (n_y,) on a record, the root mean square of all where it is not said which."""
+    def _noise(self, name: str, record: int | None) -> Noise:
+        """Noise on a record, the root mean square of all where it is not said which."""
         found = self.noise[name]
-        rows = np.sqrt(np.mean(found**2, axis=0)) if record is None and found.ndim == 2 else found
-        return np.asarray(found[record] if record is not None and found.ndim == 2 else rows)
+        if found.std.ndim == 1:
+            return found
+        std = np.sqrt(np.mean(found.std**2, axis=0)) if record is None else found.std[record]
+        return found._replace(std=std)
 
     def _equations(self) -> list[Block]:
         blocks: list[Block] = []
@@ -204,24 +239,28 @@ class Study:
         record: TimeSeries,
         runs: xr.Dataset,
         colours: Mapping[str, str | None],
-        noise: np.ndarray,
+        noise: Noise,
     ) -> Iterator[Block]:
         """Errors of free runs by output, with their verdicts, and a figure for each.
 
         ``colours`` says what shows that residuals known beforehand are no noise; what the runs leave is tested here.
         """
         left = {o: tested for o, (_, tested) in self._left(what, name, record, runs, noise).items()}
+        caught, coloured = _censored(name, self.model, record), {one.name for one in _coloured(filter_view(name, self.model))}
         for i, output in enumerate(_outputs(name, self.model)):
             y, middle = record.output_matrix[:, i], np.nanmedian(labelled(runs, output).transpose("draw", "time"), axis=0)
-            scored = np.isfinite(y) & (record.t >= record.t[0] + self.validation.skip)
+            scored = np.isfinite(y) & ~caught[:, i] & (record.t >= record.t[0] + self.validation.skip)
             if not scored.any() or not np.isfinite(middle[scored]).all():
                 yield Paragraph(f"{what}, {output}: no measurement or no finite run to compare.", "warning")
                 continue
             error, fit = rmse(y[scored], middle[scored]), fit_percent(y[scored], middle[scored])
             known, tested = colours.get(output, ""), left.get(output)
             rest = None if tested is None or isinstance(tested, Paragraph) else verdicts.coloured(tested[0])
+            rest = known if output in coloured else rest
             colour = known or rest or ("" if known == "" and rest == "" else None)
-            self.verdicts.append(verdicts.run(what, output, float(error), float(fit), float(noise[i]), colour))
+            ratio = float(np.sqrt(np.mean(noise.scores(i, y[scored] - middle[scored]) ** 2)))  # NaN where no noise is known
+            size, unit_noise = (ratio, 1.0) if np.isfinite(ratio) else (float(error), None)
+            self.verdicts.append(verdicts.run(what, output, size, float(fit), unit_noise, colour))
             score = Score(output, float(error), self.units.get(output, ""), float(fit), record in self.validation.all)
             self.scores.append(score)
             unit = f" {score.unit}" if score.unit else ""
@@ -278,16 +317,20 @@ class Study:
             which = _which("Free run on a record of validation", r, len(how.all))
             blocks.append(Paragraph(f"{which}: initial state {runs.attrs['x0']}."))
             noise = self._noise(name, how.record)
-            blocks += self._judged(which, name, record, runs, dict.fromkeys(_outputs(name, self.model), ""), noise)
+            coloured = {one.name for one in _coloured(filter_view(name, self.model))}
+            colours = {o: None if o in coloured else "" for o in _outputs(name, self.model)}
+            blocks += self._judged(which, name, record, runs, colours, noise)
             self.verdicts += verdicts.coverage(self.records[name], record)
             blocks += self._left_over(which, name, record, runs, noise)
         return blocks
 
-    def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: np.ndarray) -> Iterator[Block]:
+    def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise) -> Iterator[Block]:
         """Whether what free runs leave of a record is noise."""
         kept = record.t >= record.t[0] + self.validation.skip
         u = record.input_matrix[kept, 0] if record.inputs else None
         for output, (left, tested) in self._left(what, name, record, runs, noise).items():
+            if tested is None:
+                continue
             if isinstance(tested, Paragraph):
                 yield tested
                 continue
@@ -298,17 +341,22 @@ class Study:
             yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
 
     def _left(
-        self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: np.ndarray
-    ) -> dict[str, tuple[np.ndarray, Tested]]:
-        """What the median of free runs leaves of each output, in units of the noise, with its tests."""
+        self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise
+    ) -> dict[str, tuple[np.ndarray, Tested | None]]:
+        """What the median of free runs leaves of each output, in units of the noise, with its tests.
+
+        Samples at a limit are missing. What is left of an output with coloured noise is not white, and has no tests.
+        """
         kept = record.t >= record.t[0] + self.validation.skip
         u = record.input_matrix[kept, 0] if record.inputs else None
-        found = {}
+        coloured = {one.name for one in _coloured(filter_view(name, self.model))}
+        seen = np.where(_censored(name, self.model, record), np.nan, record.output_matrix)
+        found: dict[str, tuple[np.ndarray, Tested | None]] = {}
         for i, output in enumerate(_outputs(name, self.model)):
             middle = np.median(labelled(runs, output).transpose("draw", "time"), axis=0)
             if np.isfinite(middle).all():
-                left = ((record.output_matrix[:, i] - middle) / noise[i])[kept]
-                found[output] = left, _tested(f"{what}, {output}", left, u)
+                left = noise.scores(i, seen[:, i] - middle)[kept]
+                found[output] = left, None if output in coloured else _tested(f"{what}, {output}", left, u)
         return found
 
 
@@ -330,6 +378,16 @@ def _sentences(tests: ResidualTests) -> list[str]:
 
 def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:
     return filter_view(name, model).system.outputs
+
+
+def _coloured(view: FilterView) -> list[Any]:
+    """Processes that are noise of an output."""
+    return [one for one in view.system.latents if one.role == "noise"]
+
+
+def _censored(name: str, model: pm.Model, record: TimeSeries) -> np.ndarray:
+    """Which samples (T, n_y) are at a limit."""
+    return filter_view(name, model).problem.form.sensors.censored(record.output_matrix)
 
 
 def _renamed(record: TimeSeries, runs: xr.Dataset) -> TimeSeries:

@@ -273,7 +273,9 @@ def run(what: str, output: str, error: float, fit: float, noise: float | None, c
             said = f"{text}, which is most of the measurement: measure the noise by itself, or doubt the structure."
             return Verdict("look", said)
         if colour is None:
-            return Verdict("look", f"{text}; too few samples to test whether what is left is noise.")
+            return Verdict(
+                "look", f"{text}; whether what is left is noise cannot be tested (too few samples, or coloured noise)."
+            )
         return Verdict("good", f"{text}, and what is left is noise: as small as can be.")
     if ratio < SMALL and fit > POOR_FIT:
         return Verdict("look", f"{text}: small systematic errors remain.")

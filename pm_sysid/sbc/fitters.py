@@ -25,6 +25,7 @@ from pm_sysid.sampling.smc.algorithm import CROWD, Sequential
 from pm_sysid.sampling.smc.moves import Moves
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sbc.replicated_data import Data
+from pm_sysid.steps.sensors import PLAIN
 
 
 class Drawn(NamedTuple):
@@ -191,6 +192,11 @@ class PEMRefit:
         free = prior.draw(2, np.random.default_rng(0))
         if unknowns.own:
             raise ValueError("fit='pem' takes parameters that all records share; the model has some for each record.")
+        if self.system.latents or view.problem.form.sensors != PLAIN:
+            raise ValueError(
+                "fit='pem' takes Gaussian white noise of each output alone, and no processes; take 'nuts' or 'ibis' for this "
+                "model."
+            )
         graphs = [unknowns.params, unknowns.x0, unknowns.x0_std, unknowns.noise]
         function = compiled(model.free_RVs, replace_rng_nodes(graphs))
         found = [function(*(free[rv.name][i] for rv in model.free_RVs)) for i in range(2)]
@@ -217,7 +223,12 @@ class PEMRefit:
         if not fit.success:
             raise RuntimeError(f"fit_pem was not successful: {fit.message}")
         posterior = posterior_of(fit.laplace(self.draws, chains=1, random_seed=rng))
-        values = {self.names[str(k)]: v.values for k, v in posterior.items() if str(k) in self.names}
+        drawn = {str(k): v.values for k, v in posterior.items()}
+        params = self.system.params
+        for name, where in params.vectors().items():
+            if params.shapes[name] and name in drawn:
+                drawn |= dict(zip(params[where], np.moveaxis(drawn[name].reshape(1, self.draws, -1), -1, 0), strict=True))
+        values = {self.names[k]: v for k, v in drawn.items() if k in self.names}
         return Drawn(values, {"iterations": float(fit.nit)})
 
 

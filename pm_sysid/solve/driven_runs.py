@@ -51,9 +51,9 @@ def driven_runs(
     columns = _columns(system)
     own = [i for i in range(n_u) if i not in columns]
     ends = np.cumsum(inputs.counts)  # steps before each sample
-    paths, at = np.empty((len(theta), len(half) + 1, len(columns))), n_base
-    for i, one in enumerate(system.latents):
-        paths[..., i], at = drawn_paths(one.kind, theta[:, at : at + len(one.p)], half, rng), at + len(one.p)
+    paths = np.empty((len(theta), len(half) + 1, len(columns)))
+    for i, one in enumerate(system.driving):
+        paths[..., i] = drawn_paths(one.kind, entries_of(system, one, theta), half, rng)
         if one.role == "parameter":
             paths[..., i] += theta[:, [base.params.index(one.name)]]
     # What is known is put into the rows of a step and of a sample once, and the paths of each set after it.
@@ -73,21 +73,39 @@ def driven_runs(
     return DrivenRuns(np.array(values), paths[:, 2 * ends])
 
 
+def entries_of(system: System, one: Any, theta: np.ndarray) -> np.ndarray:
+    """Entries (N, n) of a process of a system out of parameters (N, P)."""
+    before = system.latents[: system.latents.index(one)]
+    at = len(system.base.params) + sum(len(other.p) for other in before)
+    return theta[:, at : at + len(one.p)]
+
+
+def coloured_noise(system: System, record: TimeSeries, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw the noise (N, T, n_y) that is a process, zero where an output has none."""
+    noise = np.zeros((len(theta), len(record), len(system.outputs)))
+    for one in system.latents:
+        if one.role == "noise":
+            paths = drawn_paths(one.kind, entries_of(system, one, theta), record.dt, rng)
+            noise[:, :, list(system.outputs).index(one.name)] += paths
+    return noise
+
+
 def drawn_paths(kind: Kind, entries: np.ndarray, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Values (N, K + 1) of a process at the ends of steps (K,) in seconds, drawn for each of the ``entries`` (N, n)."""
     p, h = symbols("p", len(kind.entries)), symbol("h")
-    given = [dict(zip(p, map(float, row), strict=True)) for row in entries]
+    distinct, which = np.unique(entries, axis=0, return_inverse=True)  # of numbers, all paths have the same
+    given = [dict(zip(p, map(float, row), strict=True)) for row in distinct]
 
     def numbers(table: Any, length: float) -> np.ndarray:
         each = [[evaluate(row, {**at, h: length}) for row in table] for at in given]
-        return np.array(each, dtype=float).reshape(len(given), kind.size, -1)
+        return np.array(each, dtype=float).reshape(len(given), kind.size, -1)[which]
 
     transition, noise = kind.transition(p, h), kind.noise(p, h)
-    weights = np.array([kind.value([float(v) for v in row]) for row in entries], dtype=float)
-    x = np.einsum("nij,nj->ni", numbers(kind.initial(p), 0.0), rng.standard_normal((len(given), kind.size)))
-    kicks = rng.standard_normal((len(steps), len(given), kind.kicks))
+    weights = np.array([kind.value([float(v) for v in row]) for row in distinct], dtype=float)[which]
+    x = np.einsum("nij,nj->ni", numbers(kind.initial(p), 0.0), rng.standard_normal((len(entries), kind.size)))
+    kicks = rng.standard_normal((len(steps), len(entries), kind.kicks))
     flows: dict[float, tuple[np.ndarray, np.ndarray]] = {}
-    paths = np.empty((len(given), len(steps) + 1))
+    paths = np.empty((len(entries), len(steps) + 1))
     paths[:, 0] = np.sum(weights * x, axis=1)
     for i, step in enumerate(steps):
         length = float(f"{step:.12e}")  # lengths that differ by rounding are the same
@@ -102,7 +120,7 @@ def drawn_paths(kind: Kind, entries: np.ndarray, steps: np.ndarray, rng: np.rand
 def _columns(system: System) -> list[int]:
     """Where the processes are among the inputs of :func:`_opened`."""
     n, varying = len(system.base.u), [one for one in system.latents if one.role == "parameter"]
-    return [system.base.inputs.index(one.name) if one.role == "input" else n + varying.index(one) for one in system.latents]
+    return [system.base.inputs.index(one.name) if one.role == "input" else n + varying.index(one) for one in system.driving]
 
 
 @lru_cache(maxsize=64)

@@ -20,6 +20,7 @@ from pm_sysid.steps.ek import FLOOR, FilterSteps, Output, calibration_recurrence
 from pm_sysid.steps.filter_state import Form, input_levels
 from pm_sysid.steps.grid import FilterInputs, StepGrid, filter_inputs
 from pm_sysid.steps.iwp import scales
+from pm_sysid.steps.sensors import PLAIN, Sensors
 from pm_sysid.symbolic.system import System
 
 #: Largest dense filter with a diffusion for each step: its algebra is written out.
@@ -30,7 +31,8 @@ class Unknowns(NamedTuple):
     """What a log-likelihood depends on besides the record; tensors or arrays.
 
     ``params`` (P,), ``x0`` and ``x0_std`` (R, n_x), ``noise`` (n_y,), ``diffusion`` (chains,; ignored when calibrated). Where
-    records have parameters or noise of their own, ``params`` is (R, P) and ``noise`` (R, n_y).
+    records have parameters or noise of their own, ``params`` is (R, P) and ``noise`` (R, n_y). After the standard deviations,
+    ``noise`` has the entries of the sensors (:class:`~pm_sysid.steps.sensors.Sensors`).
     """
 
     params: Any
@@ -90,9 +92,17 @@ class Problem:
     calibrated: bool
 
     @classmethod
-    def build(cls, system: System, solver: Solver, records: Sequence[TimeSeries], free: tuple[int, ...] = ()) -> Problem:
+    def build(
+        cls,
+        system: System,
+        solver: Solver,
+        records: Sequence[TimeSeries],
+        free: tuple[int, ...] = (),
+        sensors: Sensors = PLAIN,
+    ) -> Problem:
         """Form of the filter for records; ``free`` are the states whose initial value is uncertain."""
-        return cls(system, solver.form(system, records, free), solver.calibrated)
+        form = replace(solver.form(system, records, free), sensors=sensors)
+        return cls(system, form, solver.calibrated)
 
     def graded(self) -> Problem:
         """The same for steps of any lengths, each with a diffusion of its own if this is a dense EK1 that is not too large.
@@ -113,6 +123,11 @@ class Problem:
         size = (self.form.order + 1) * len(self.system.chain_states)
         fit = not self.form.block and not self.system.latents and size <= MOST_COMPONENTS
         return bool(self.form.linearisation) and fit
+
+    @property
+    def n_normals(self) -> int:
+        """Standard normal numbers that a draw needs at each sample."""
+        return len(self.system.g) + len(self.form.sensors.heavy)
 
     @property
     def steps(self) -> FilterSteps:
@@ -143,7 +158,7 @@ class Problem:
         Parameters
         ----------
         y : tensor, shape (T, n_y)
-            Measurements, NaN where missing (standard normal numbers for ``output="draw"``).
+            Measurements, NaN where missing (standard normal numbers for ``output="draw"``, ``n_normals`` of them a sample).
         """
         diffusion = self.calibrate(unknowns, data) if self.calibrated else unknowns.diffusion
         params = _rows(completed(self.system, unknowns.params), diffusion, unknowns.noise, data.scale)

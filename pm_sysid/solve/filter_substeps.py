@@ -17,7 +17,7 @@ from pytensor.graph import ancestors
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
-from pm_sysid.solve.driven_runs import driven_runs
+from pm_sysid.solve.driven_runs import coloured_noise, driven_runs
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.run_substeps import MOST_GRADED, STIFF, needed_steps, uneven
 from pm_sysid.solve.stiffness import pilot_grid
@@ -157,13 +157,15 @@ def synthetic_outputs(
     for r, record in enumerate(records):
         theta = parameter_sets(at, r)
         start = np.array([u.x0[r] for u in at], dtype=float)
-        if problem.system.latents:
+        if problem.system.driving:
             outputs = driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y]
         else:
             inputs = method_inputs(record, 2 * MOST if grids is None else grids[r].refined(FINE), method)
             outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
-        noisy = outputs + np.array([u.noise_of(r) for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
-        parts.append(np.where(np.isnan(record.output_matrix), np.nan, noisy))
+        noisy = outputs + np.array([u.noise_of(r)[:n_y] for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
+        if problem.system.latents:
+            noisy = noisy + coloured_noise(problem.system, record, theta, rng)
+        parts.append(np.where(np.isnan(record.output_matrix), np.nan, problem.form.sensors.clipped(noisy)))
     return list(np.concatenate(parts, axis=1))
 
 
@@ -229,7 +231,7 @@ def nearness(
             runs = run_batch(problem.system, theta, start, rk4_inputs(record, RUN_STEPS))
         else:
             runs = run_batch(problem.system, theta, start, method_inputs(record, grids[r], "implicit"), method="implicit")
-        runs = runs[:, :, : y.shape[1]]
+        runs = problem.form.sensors.clipped(runs[:, :, : y.shape[1]])
         with np.errstate(all="ignore"):
             squares += np.sum(np.where(np.isnan(y), 0.0, runs - y) ** 2, axis=1)
         measured += np.sum(~np.isnan(y), axis=0)
@@ -274,7 +276,9 @@ def nearest_unknowns(
         best, where = [0], "at the model's initial point"
     points = [points[i] for i in best]
     if free & set(ancestors([pt.as_tensor_variable(unknowns.noise)])):
-        noise = np.minimum(initial.noise, noise_level(records))
+        noise = np.array(initial.noise, dtype=float)
+        level = noise_level(records)
+        noise[..., : len(level)] = np.minimum(noise[..., : len(level)], level)
         points = [point._replace(noise=noise) for point in points]
     return points, where
 

@@ -13,6 +13,7 @@ from pm_sysid.arguments import among, number
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.by_record import start_by_record
 from pm_sysid.solve.checks import spread_numbers, vector_entries
+from pm_sysid.steps.sensors import PLAIN, Sensors
 from pm_sysid.symbolic.names import Names
 from pm_sysid.symbolic.system import System
 
@@ -57,6 +58,24 @@ def infer_state(system: System, record: TimeSeries) -> tuple[dict[str, float], d
     return mean, std
 
 
+def _check_first_samples(system: System, record: TimeSeries, sensors: Sensors, need: Sequence[str]) -> None:
+    """Refuse to read a state off samples at a limit, which say only that it is at least there."""
+    caught = sensors.censored(record.output_matrix)
+    for chain in system.kinematic_chains:
+        states, level = [system.states[s] for s in chain if system.states[s] in need], _shown(system, chain)
+        if not states or level is None:
+            continue
+        column = level[1]
+        first = np.flatnonzero(~np.isnan(record.output_matrix[:, column]))[:FIRST_SAMPLES]
+        if caught[first, column].any():
+            example = ", ".join(f"{s!r}: ..." for s in states)
+            raise ValueError(
+                f"x0 is not given for the states {states}, and cannot be inferred: {caught[first, column].sum()} of the first "
+                f"{len(first)} samples of {system.outputs[column]!r} are at a limit, where the state may be far beyond; give "
+                f"x0 and x0_std for them, wide enough for what you know: x0={{{example}}}, x0_std={{{example}}}."
+            )
+
+
 def _deviation(values: np.ndarray) -> float:
     """Root mean square deviation from the mean, never zero."""
     return float(np.std(values)) or max(abs(float(values[0])), 1.0) * 1e-3
@@ -70,7 +89,7 @@ def _shown(system: System, chain: Sequence[int]) -> tuple[int, int] | None:
 
 
 def initial_state(
-    system: System, record: TimeSeries, x0: Any, x0_std: Any, *, hidden: str = "raise"
+    system: System, record: TimeSeries, x0: Any, x0_std: Any, *, hidden: str = "raise", sensors: Sensors = PLAIN
 ) -> tuple[list[Any], list[Any]]:
     """Mean and standard deviation of every state at the first sample.
 
@@ -85,6 +104,8 @@ def initial_state(
         Standard deviations. By default zero for states that are given, and wide for those inferred.
     hidden : {"raise", "zero"}
         What to do with a state that is neither given nor shown by an output.
+    sensors : Sensors, optional
+        Limits of the outputs: no state is inferred where one of the first samples is at a limit.
 
     Returns
     -------
@@ -94,6 +115,8 @@ def initial_state(
     given = entries_by_state(system, "x0", x0)
     given_std = entries_by_state(system, "x0_std", x0_std)
     need = [s for s in system.states if s not in given]
+    if need and sensors.limited:
+        _check_first_samples(system, record, sensors, need)
     mean, std = infer_state(system, record) if need else ({}, {})
     unknown = [s for s in need if s not in mean]
     if unknown and hidden == "raise":
@@ -165,9 +188,12 @@ class StartSpec:
 
         return cls(for_each("x0", x0), for_each("x0_std", x0_std))
 
-    def states(self, system: System, records: Sequence[TimeSeries]) -> tuple[list[list[Any]], list[list[Any]]]:
+    def states(
+        self, system: System, records: Sequence[TimeSeries], sensors: Sensors = PLAIN
+    ) -> tuple[list[list[Any]], list[list[Any]]]:
         """Means and standard deviations, one row a record."""
-        rows = [initial_state(system, r, a, b) for r, a, b in zip(records, self.x0, self.x0_std, strict=True)]
+        given = zip(records, self.x0, self.x0_std, strict=True)
+        rows = [initial_state(system, r, a, b, sensors=sensors) for r, a, b in given]
         return [mean for mean, _ in rows], [std for _, std in rows]
 
     def numeric(self) -> StartSpec:

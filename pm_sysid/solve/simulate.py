@@ -143,7 +143,7 @@ def _simulate(
         raise ValueError(f"distance is {distance!r}; give 'nmse', or None for the runs themselves.")
     system, entries = driven_system(system, *processes)
     seed(random_seed)
-    if system.latents and (distance is not None or method == "implicit" or any(isinstance(v, Variable) for v in entries)):
+    if system.driving and (distance is not None or method == "implicit" or any(isinstance(v, Variable) for v in entries)):
         raise ValueError(
             "latent and varying draw paths for runs by the Runge-Kutta method; leave out distance and method, and give the "
             "processes numbers."
@@ -158,16 +158,17 @@ def _simulate(
         params = {name: xr.DataArray(params[name]) for name in system.params.shapes if name in params}
     if isinstance(params, Mapping):
         params = system.params.draws("params", params)
-        params |= dict(zip(system.params[len(system.base.params) :], entries, strict=True))
+        if entries:  # of the processes given here; a system that has some already has theirs among the parameters
+            params |= dict(zip(system.params[len(system.base.params) :], entries, strict=True))
     if isinstance(x0, Mapping):
         x0 = system.states.draws("x0", spread_numbers(system.states, x0))
     if isinstance(params, Mapping) and any(isinstance(v, Variable) for v in _flat(params, x0)):
-        if system.latents:
+        if system.driving:
             raise ValueError("latent and varying draw paths, which no expression can; give numbers for params and x0.")
         if distance is not None:
             raise ValueError(f"distance={distance!r} needs numbers for params and x0; write it out for PyTensor variables.")
         return _symbolic(system, record, params, x0, steps_given, method)
-    if system.latents:
+    if system.driving:
         return simulate_driven(system, record, params, x0, steps_given, np.random.default_rng(random_seed))
     theta, start, dims, coords = _draws(system, record, params, x0)
     measured = None if distance is None else record.output_matrix
@@ -211,7 +212,7 @@ def simulate_driven(
     found = driven_runs(system, record, theta, start, substeps, rng)
     shape = (*dims.values(), len(record))
     variables = run_variables(system, (*dims, "time"), found.values.reshape(*shape, -1))
-    for i, one in enumerate(system.latents):
+    for i, one in enumerate(system.driving):
         variables.setdefault(one.name, ((*dims, "time"), found.paths[..., i].reshape(shape)))
     attributes = {"substeps": max(substeps, FEWEST), "integrator": INTEGRATORS["rk4"]}
     return xr.Dataset(variables, {**coords, "time": record.t}, attributes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytensor.scalar.basic as psb
 from pytensor.graph import graph_inputs
@@ -20,7 +20,17 @@ from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.filter_state import Block, Carry, Form, State
 from pm_sysid.steps.iwp import diffusion_root, transition
 from pm_sysid.steps.routines import Condition, Correct, Predict, Project
-from pm_sysid.steps.square_root import Matrix, Vector, correct, log_density, project, reflect, triangularise
+from pm_sysid.steps.sensors import NOTHING, PLAIN, Seen, chosen, decorrelating
+from pm_sysid.steps.square_root import (
+    Matrix,
+    Vector,
+    correct,
+    known_density,
+    log_density,
+    project,
+    reflect,
+    triangularise,
+)
 from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.scalars import (
     Scalar,
@@ -52,6 +62,30 @@ SMALL = 1e-6
 #: Factor of each component (chain, level) in a linear expression.
 type Row = dict[tuple[int, int], Scalar]
 type Output = Literal["loglik", "innovations", "draw", "moments", "states"]
+
+
+class Update(NamedTuple):
+    """What a measurement does.
+
+    ``step`` moves the mean along the covariance with the output, ``weight_given`` shrinks the covariance for a known initial
+    state, ``factor`` what is uncertain about that, and ``shares`` are of each block the share of the measurement's variance
+    (for a known initial state) that does not come from it.
+    """
+
+    step: Scalar
+    weight_given: Scalar
+    factor: Scalar
+    shares: list[Scalar]
+
+
+class Evidence(NamedTuple):
+    """What is put out of a measurement: log-density, innovation with its standard deviation and tail; or the drawn value."""
+
+    density: Scalar = 0.0
+    innovation: Scalar = 0.0
+    deviation: Scalar = 0.0
+    log_tail: Scalar = math.nan
+    value: Scalar = 0.0
 
 
 class FilterSteps(Carry):
@@ -325,7 +359,8 @@ class FilterSteps(Carry):
         ----------
         output : {"loglik", "innovations", "draw", "moments", "states"}
             What the recurrence puts out: the log-density of each measured value given those before; innovation and its
-            standard deviation for each; a measurement drawn with the standard normal numbers given in place of ``y``;
+            standard deviation for each (and the log-probability of one farther out, where not all sensors are plain; NaN for
+            those that are); a measurement drawn with the standard normal numbers given in place of ``y``;
             mean and covariance of all states and derivatives; or what a backward pass needs (of tracing steps): the
             diffusion of the last substep, the packed state, the jump (see :meth:`_jump`), and for each measured value
             what it did to the uncertain initial state.
@@ -338,7 +373,8 @@ class FilterSteps(Carry):
         jump: list[Scalar] = []
         if self.jumps:
             state, jump_inputs, jump = self._jump(state)
-        y = symbols("y", 0 if self.calibrate else len(system.g))
+        n_y = len(system.g) + (len(self.sensors.heavy) if output == "draw" else 0)
+        y = symbols("y", 0 if self.calibrate else n_y)
         inputs = [system.t, *system.u, *jump_inputs, *y]
         outputs: list[Scalar] = []
         if not self.calibrate:
@@ -415,73 +451,157 @@ class FilterSteps(Carry):
         return F  # type: ignore[no-any-return]
 
     def _measure(self, state: State, y: list[Variable], output: Output) -> tuple[State, list[Scalar]]:
-        """Scalar updates by each output, linearised at the state before the first."""
-        system, scale = self.system, list(self.scale)
+        """Scalar updates by each output, linearised at the state before the first.
+
+        Correlated noise is taken apart by the factor of its covariance: combinations of the outputs have independent noise of
+        unit variance.
+        """
+        system, drawing, n_y = self.system, output == "draw", len(self.system.g)
+        expected, rows = self._observation(state)
         before = [block.mean for block in state]
+        missing = None if drawing else [psb.isnan(v) for v in y]
+        values: list[Scalar] = list(y[:n_y])
+        spare = dict(zip(self.sensors.heavy, y[n_y:], strict=False))  # second random numbers of outputs that draw with two
+        own_entries, covariance = self.sensors.entries(self.noise, n_y)
+        mixing: Matrix = []
+        if self.sensors.correlated:
+            mixing = decorrelating(covariance, n_y, missing)
+            if missing is not None:
+                values = [switch(gone, 0.0, v) for gone, v in zip(missing, values, strict=True)]
+            expected, rows, values = self._decorrelated(mixing, expected, rows, values, drawing)
+        outputs: list[Scalar] = []
+        drawn: list[Scalar] = []
+        for j in range(len(system.g)):
+            mean, F = expected[j], []
+            for b, block in enumerate(state):
+                h = [rows[j].get((c, k), 0.0) for k, c in self.components(b)]
+                mean = add(mean, dot(h, [sub(m, m0) for m, m0 in zip(block.mean, before[b], strict=True)]))
+                F.append(self._projected(block.root, h))
+            lean = self.along(rows[j], state)
+            own = [dot(f, f) for f in F]
+            sensor, noise = self.sensors.of(j), mul(self.noise[j], self.noise[j])
+            if mixing:
+                noise = 1.0
+            elif sensor.rule is not None:
+                std = sensor.rule.at(expected[j], own_entries[j][int(sensor.heavy) :])
+                noise = mul(std, std)
+            gone = None if missing is None else missing[j]
+            if sensor.plain:
+                update, seen = self._gaussian(values[j], mean, own, lean, noise, gone)
+            else:
+                at = Seen(sensor, mean, add(*own, dot(lean, lean)), noise, own_entries[j])
+                update, seen = self._matched(at, values[j], spare.get(j, 0.0), own, lean, gone)
+            size: Scalar = mixing[j][j] if mixing else 1.0
+            if output == "loglik":
+                assert gone is not None
+                density = seen.density
+                if mixing:  # the size is no number where the covariance is not positive definite
+                    density = known_density(sub(density, psb.log(as_variable(size))), expected[j], gone)
+                outputs.append(density)
+            elif output == "innovations":
+                outputs += [mul(size, seen.innovation), mul(size, seen.deviation)]
+                if not self.sensors.plain:
+                    outputs.append(seen.log_tail)
+            elif drawing:
+                drawn.append(seen.value)
+                outputs.append(dot(mixing[j][: j + 1], drawn) if mixing else seen.value)
+            if output == "states" and self.width:
+                outputs += [update.step, update.factor, *lean]
+            for b, block in enumerate(state):
+                share = update.shares[b]
+                if self.rolled:
+                    numbers = [update.weight_given, div(1.0, add(1.0, sqrt(share))), update.step, update.factor]
+                    routine = Correct(len(block.mean), len(self.free))
+                    state[b] = Block(*routine.on(*block, F[b], lean, numbers))
+                    continue
+                gain, root = correct(block.root, F[b], update.weight_given, share)
+                sensitivity = [
+                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)]
+                    for r, k in zip(block.sensitivity, gain, strict=True)
+                ]
+                covariances = [add(dot(r, F[b]), dot(old, lean)) for r, old in zip(block.root, block.sensitivity, strict=True)]
+                shrink = [mul(dot(r, lean), update.factor) for r in sensitivity]
+                sensitivity = [
+                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(sensitivity, shrink, strict=True)
+                ]
+                moved = [add(m, mul(c, update.step)) for m, c in zip(block.mean, covariances, strict=True)]
+                state[b] = Block(moved, root, sensitivity)
+        if output == "moments":
+            outputs = self.moments(state)
+        return state, outputs
+
+    def _observation(self, state: State) -> tuple[list[Scalar], list[Row]]:
+        """Expected outputs, and their linearisation in scaled components."""
+        system, scale = self.system, list(self.scale)
         at = self._at(self.physical(state, scale))
-        expected = substitute(system.g, at)
         by_x = [substitute(row, at) for row in jacobian(system.g, system.x)]
         by_dx = [substitute(row, at) for row in jacobian(system.g, system.dx)]
-        outputs: list[Scalar] = []
+        rows: list[Row] = []
         for j in range(len(system.g)):
             row: Row = {}
             for s, (c, k) in self.place.items():
                 row[c, k] = add(row.get((c, k), 0.0), mul(by_x[j][s], self.unit((c, k), scale)))
                 if c < self.n_chains:
                     row[c, k + 1] = add(row.get((c, k + 1), 0.0), mul(by_dx[j][s], scale[k + 1]))
-            mean, F = expected[j], []
-            for b, block in enumerate(state):
-                h = [row.get((c, k), 0.0) for k, c in self.components(b)]
-                mean = add(mean, dot(h, [sub(m, m0) for m, m0 in zip(block.mean, before[b], strict=True)]))
-                F.append(self._projected(block.root, h))
-            lean = self.along(row, state)
-            own = [dot(f, f) for f in F]
-            noise = mul(self.noise[j], self.noise[j])
-            given = add(*own, noise)  # variance of the measurement for a known initial state, and in all
-            total = add(given, dot(lean, lean))
-            missing = None if output == "draw" else psb.isnan(y[j])
-            if missing is None:
-                innovation = mul(y[j], sqrt(total))
-                weight, weight_given = div(1.0, total), div(1.0, given)
-            else:
-                innovation = switch(missing, 0.0, sub(y[j], mean))
-                precision = div(1.0, total)
-                weight = switch(missing, 0.0, precision)
-                weight_given = switch(missing, 0.0, div(1.0, given)) if self.width else weight
-            if output == "loglik":
-                assert missing is not None
-                outputs.append(log_density(innovation, total, precision, mean, missing))
-            elif output == "innovations":
-                assert missing is not None
-                outputs += [switch(missing, math.nan, innovation), sqrt(total)]
-            elif output == "draw":
-                outputs.append(add(mean, innovation))
-            factor = div(weight, add(1.0, sqrt(div(given, total)))) if self.width else 0.0
-            if output == "states" and self.width:
-                outputs += [mul(weight, innovation), factor, *lean]
-            step = mul(weight, innovation)
-            for b, block in enumerate(state):
-                others = add(noise, *(v for i, v in enumerate(own) if i != b))
-                if self.rolled:
-                    potter = div(1.0, add(1.0, sqrt(div(others, given))))
-                    numbers = [weight_given, potter, step, factor]
-                    routine = Correct(len(block.mean), len(self.free))
-                    state[b] = Block(*routine.on(*block, F[b], lean, numbers))
-                    continue
-                gain, root = correct(block.root, F[b], weight_given, div(others, given))
-                sensitivity = [
-                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)]
-                    for r, k in zip(block.sensitivity, gain, strict=True)
-                ]
-                covariance = [add(dot(r, F[b]), dot(old, lean)) for r, old in zip(block.root, block.sensitivity, strict=True)]
-                shrink = [mul(dot(r, lean), factor) for r in sensitivity]
-                sensitivity = [
-                    [sub(x, mul(k, a)) for x, a in zip(r, lean, strict=True)] for r, k in zip(sensitivity, shrink, strict=True)
-                ]
-                state[b] = Block([add(m, mul(c, step)) for m, c in zip(block.mean, covariance, strict=True)], root, sensitivity)
-        if output == "moments":
-            outputs = self.moments(state)
-        return state, outputs
+            rows.append(row)
+        return substitute(system.g, at), rows
+
+    @staticmethod
+    def _decorrelated(
+        mixing: Matrix, expected: list[Scalar], rows: list[Row], values: list[Scalar], drawing: bool
+    ) -> tuple[list[Scalar], list[Row], list[Scalar]]:
+        """Combinations of outputs whose noise is independent: the inverse of a triangular factor, applied to each."""
+        means: list[Scalar] = []
+        slopes: list[Row] = []
+        seen: list[Scalar] = []
+        for j, factors in enumerate(mixing):
+            size, before = factors[j], factors[:j]
+            parts = {part for row in (rows[j], *slopes) for part in row}
+            means.append(div(sub(expected[j], dot(before, means)), size))
+            slopes.append({p: div(sub(rows[j].get(p, 0.0), dot(before, [r.get(p, 0.0) for r in slopes])), size) for p in parts})
+            seen.append(values[j] if drawing else div(sub(values[j], dot(before, seen)), size))
+        return means, slopes, seen
+
+    def _gaussian(
+        self, y: Scalar, mean: Scalar, own: Vector, lean: Vector, noise: Scalar, missing: Variable | None
+    ) -> tuple[Update, Evidence]:
+        """A Gaussian measurement (of a draw, ``y`` is a standard normal number)."""
+        given = add(*own, noise)  # variance of the measurement for a known initial state, and in all
+        total = add(given, dot(lean, lean))
+        if missing is None:
+            innovation = mul(y, sqrt(total))
+            weight, weight_given = div(1.0, total), div(1.0, given)
+            seen = Evidence(value=add(mean, innovation))
+        else:
+            innovation = switch(missing, 0.0, sub(y, mean))
+            precision = div(1.0, total)
+            weight = switch(missing, 0.0, precision)
+            weight_given = switch(missing, 0.0, div(1.0, given)) if self.width else weight
+            density = log_density(innovation, total, precision, mean, missing)
+            seen = Evidence(density, switch(missing, math.nan, innovation), sqrt(total), math.nan)
+        factor = div(weight, add(1.0, sqrt(div(given, total)))) if self.width else 0.0
+        shares = [div(add(noise, *(v for i, v in enumerate(own) if i != b)), given) for b in range(len(own))]
+        return Update(mul(weight, innovation), weight_given, factor, shares), seen
+
+    def _matched(
+        self, at: Seen, y: Scalar, second: Scalar, own: Vector, lean: Vector, missing: Variable | None
+    ) -> tuple[Update, Evidence]:
+        """Any other measurement by its first two moments; its weight is negative where it makes the output less certain."""
+        if missing is None:
+            y = at.drawn(y, second)
+            reading, seen = at.reading(y), Evidence(value=y)
+        else:
+            y = switch(missing, at.mean, y)  # a number: the derivative of what is not chosen is multiplied by zero
+            found = at.reading(y)
+            reading = chosen(missing, NOTHING, found)
+            density = known_density(found.log, at.mean, missing)
+            unseen = psb.or_(missing, at.censored(y)) if at.sensor.limits != (None, None) else missing
+            tail = switch(missing, math.nan, at.log_tail(y)) if at.sensor.heavy else math.nan
+            seen = Evidence(density, switch(unseen, math.nan, sub(y, at.mean)), at.deviation, tail)
+        left = add(reading.rest, *(mul(reading.weight, v) for v in own))  # 1 - weight lean^2
+        others = [add(reading.rest, *(mul(reading.weight, v) for i, v in enumerate(own) if i != b)) for b in range(len(own))]
+        factor = div(reading.weight, add(1.0, sqrt(left))) if self.width else 0.0
+        return Update(reading.pull, div(reading.weight, left), factor, [div(other, left) for other in others]), seen
 
 
 def _diagonal(parts: list[Matrix]) -> Matrix:
@@ -533,7 +653,7 @@ def calibration_recurrence(system: System, form: Form) -> Recurrence:
     makes the quasi-maximum-likelihood estimate of each chain exact. The last entries of ``final`` are the sums of
     ``z^2 / s`` over the substeps.
     """
-    steps = FilterSteps(system, replace(form, block=True, dynamic=False), calibrate=True)
+    steps = FilterSteps(system, replace(form, block=True, dynamic=False, sensors=PLAIN), calibrate=True)
     return Recurrence(
         steps.start(),
         steps.substep(),

@@ -10,6 +10,7 @@ import pytensor.scalar.basic as psb
 from pytensor.graph.basic import Variable
 
 from pm_sysid.steps.routines import Gram
+from pm_sysid.steps.sensors import PLAIN, Sensors
 from pm_sysid.steps.square_root import Matrix, Vector
 from pm_sysid.symbolic.scalars import Scalar, add, constant, dot, mul, switch, symbols
 from pm_sysid.symbolic.system import System
@@ -26,6 +27,7 @@ class Form:
     that all substeps are equally long; ``free`` lists the states whose initial value is uncertain; ``rolled`` has the algebra
     of a dense filter done by loops (:mod:`pm_sysid.steps.routines`) where it is written out for small ones. ``graded`` says
     that steps follow the solution: a dynamic diffusion then has a least size, in terms of what the residual is made of.
+    ``sensors`` is how the outputs are measured.
     """
 
     order: int
@@ -37,6 +39,7 @@ class Form:
     free: tuple[int, ...] = ()
     rolled: bool = False
     graded: bool = False
+    sensors: Sensors = PLAIN
 
 
 def input_levels(system: System, form: Form) -> tuple[int, bool]:
@@ -105,7 +108,8 @@ class Carry:
         self.p = system.p
         self.scale = symbols("scale", self.levels)
         self.diffusion = symbols("diffusion", self.n_chains)
-        self.noise = symbols("noise", len(system.g))
+        self.sensors = form.sensors
+        self.noise = symbols("noise", len(system.g) + form.sensors.n_entries(len(system.g)))
         self.params = [*self.p, *self.diffusion, *self.noise, *self.scale]
 
     def components(self, block: int) -> list[tuple[int, int]]:

@@ -89,5 +89,15 @@ def log_density(innovation: Scalar, s: Scalar, precision: Scalar, expected: Scal
     square = mul(innovation, innovation, precision)
     density = mul(-0.5, add(psb.log(mul(2.0 * math.pi, s)), square))
     fine = psb.and_(psb.gt(as_variable(s), constant(0.0)), psb.lt(as_variable(square), constant(math.inf)))
-    alive = psb.lt(psb.abs(as_variable(expected)), constant(math.inf))
-    return switch(missing, switch(alive, 0.0, -math.inf), switch(fine, density, -math.inf))
+    return switch(missing, _nothing(expected), switch(fine, density, -math.inf))
+
+
+def known_density(density: Scalar, expected: Scalar, missing: Variable) -> Variable:
+    """A log-density, in the same way zero for a missing sample and minus infinity for a step that has failed."""
+    fine = psb.lt(psb.abs(as_variable(density)), constant(math.inf))
+    return switch(missing, _nothing(expected), switch(fine, density, -math.inf))
+
+
+def _nothing(expected: Scalar) -> Variable:
+    """Log-density of a missing sample: zero as long as the state is a number."""
+    return switch(psb.lt(psb.abs(as_variable(expected)), constant(math.inf)), 0.0, -math.inf)

@@ -1,4 +1,4 @@
-"""Systems with inputs that were not recorded and parameters that drift: each is the value of a process."""
+"""Systems with inputs that were not recorded, parameters that drift and coloured noise: each is the value of a process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from pm_sysid.symbolic.system import System
 
 
 class Latent(NamedTuple):
-    """One process in a system: the input or parameter it is, its kind, and the symbols of its states and entries."""
+    """One process in a system: its kind, and the symbols of its states and entries.
+
+    ``name`` is that of the input it is, of the parameter that drifts by it, or of the output it is added to as noise.
+    """
 
     name: str
-    role: Literal["input", "parameter"]
+    role: Literal["input", "parameter", "noise"]
     kind: Kind
     x: list[Variable]
     p: list[Variable]
@@ -34,9 +37,12 @@ class Latent(NamedTuple):
 
 
 def driven_system(
-    system: System, latent: Mapping[str, Process] | None = None, varying: Mapping[str, Process] | None = None
+    system: System,
+    latent: Mapping[str, Process] | None = None,
+    varying: Mapping[str, Process] | None = None,
+    coloured: Mapping[str, Process] | None = None,
 ) -> tuple[System, list[Any]]:
-    """A system in which processes stand for inputs and for what parameters drift by, and the values of the processes' entries.
+    """A system in which processes stand for inputs, drifts of parameters and noise, and the values of the processes' entries.
 
     Parameters
     ----------
@@ -45,6 +51,8 @@ def driven_system(
         Process of each input that the records lack.
     varying : mapping, optional
         Process that is added to each parameter that drifts.
+    coloured : mapping, optional
+        Process that is added to each output whose noise is not white.
 
     Returns
     -------
@@ -55,16 +63,19 @@ def driven_system(
         Values of these further parameters.
     """
     found: list[tuple[str, str, Process]] = []
-    for role, names, given in (("input", system.inputs, latent), ("parameter", system.params, varying)):
-        what = "latent" if role == "input" else "varying"
+    for what, role, kind, names, given in (
+        ("latent", "input", "input", system.inputs, latent),
+        ("varying", "parameter", "parameter", system.params, varying),
+        ("coloured", "noise", "output", system.outputs, coloured),
+    ):
         if given is None:
             continue
         if not isinstance(given, Mapping):
-            raise TypeError(f"{what} is {shown(given)}; give a dict of processes by {role}, such as {{'d': Matern(...)}}.")
+            raise TypeError(f"{what} is {shown(given)}; give a dict of processes by {kind}, such as {{'d': Matern(...)}}.")
         for name, process in given.items():
             if not among(name, names):
                 more = f", one process for each entry of {name!r}" if among(name, names.shapes) else ""
-                raise ValueError(f"{what} names {shown(name)}; give {role}s of the system{more}: {list(names)}.")
+                raise ValueError(f"{what} names {shown(name)}; give {kind}s of the system{more}: {list(names)}.")
             if not isinstance(process, Process):
                 raise TypeError(
                     f"{what}[{name!r}] is {shown(process)}; give a process: Matern, OU, IntegratedWiener, RandomWalk or "
@@ -87,17 +98,20 @@ def _driven(system: System, spec: Sequence[tuple[str, Any, Kind]]) -> System:
     latents: list[Latent] = []
     replace: dict[Variable, Scalar] = {}
     none: dict[Variable, Scalar] = {}
+    noise: dict[str, Scalar] = {}
     for name, role, kind in spec:
         x, p = symbols(f"{name}_", kind.size), symbols(f"{name}.", len(kind.entries))
         latents.append(Latent(name, role, kind, x, p))
         if role == "input":
             symbol = system.u[system.inputs.index(name)]
             replace[symbol], none[symbol] = latents[-1].value, 0.0
+        elif role == "noise":
+            noise[name] = latents[-1].value
         else:
             symbol = system.own[system.params.index(name)]
             _check_drift(system, name)
             replace[symbol] = add(symbol, latents[-1].value)
-    hyper = {f"{one.name}.{entry}": () for one in latents for entry in one.kind.entries}
+    hyper = {f"{'noise ' * (one.role == 'noise')}{one.name}.{entry}": () for one in latents for entry in one.kind.entries}
     own = [*system.own, *(s for one in latents for s in one.p)]
     keep = [i for i, n in enumerate(system.inputs) if not any(n == one.name and one.role == "input" for one in latents)]
     mean.inputs = system.inputs if len(keep) == len(system.inputs) else Names({system.inputs[i]: () for i in keep})
@@ -113,7 +127,8 @@ def _driven(system: System, spec: Sequence[tuple[str, Any, Kind]]) -> System:
         rates += [dot(row, one.x) for row in one.kind.drift(one.p)]
     driven.x = [*system.x, *(s for one in latents for s in one.x)]
     driven.f = (*simplify(substitute(system.f, replace)), *rates)
-    driven.g = tuple(simplify(substitute(system.g, replace)))
+    clean = substitute(system.g, replace)
+    driven.g = tuple(simplify([add(g, noise.get(name, 0.0)) for name, g in zip(system.outputs, clean, strict=True)]))
     mean.driven = driven.driven = driven
     for made in (mean, driven):
         for cached in ("time_varying", "output_chains"):

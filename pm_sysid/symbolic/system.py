@@ -139,8 +139,8 @@ class System:
         self.kinematic_chains = _find_chains(self.f, self.x)
         #: States of each Wiener process: a coordinate and its derivatives.
         self.chain_states = self.kinematic_chains if flag(chains, "chains") else tuple((i,) for i in range(len(self.states)))
-        #: Processes that stand for inputs and drifting parameters (:mod:`pm_sysid.symbolic.driven`): the system that has their
-        #: states after its own, and the system without them.
+        #: Processes that stand for inputs, drifting parameters and noise (:mod:`pm_sysid.symbolic.driven`): the system that has
+        #: their states after its own, and the system without them.
         self.latents: tuple[Any, ...] = ()
         self.driven: System = self
         self.base: System = self
@@ -238,6 +238,11 @@ class System:
         return checked_names("outputs", ("y",) if len(g) == 1 else tuple(f"y{i + 1}" for i in range(len(g)))), g
 
     # -- what the solvers ask -----------------------------------------------------------------------------------------
+
+    @property
+    def driving(self) -> tuple[Any, ...]:
+        """Processes that move the states: all but noise."""
+        return tuple(one for one in self.latents if one.role != "noise")
 
     @property
     def chains(self) -> tuple[tuple[str, ...], ...]:

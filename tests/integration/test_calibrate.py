@@ -362,3 +362,23 @@ def test_a_chain_of_data_annealing_knows_nothing_of_the_record_before() -> None:
             assert row["model_logp"] == pytest.approx(float(expected))
             sid.set_data({"y": other}, model)
     assert row["model_logp"] == pytest.approx(float(model.compile_logp()(start)))
+
+
+def test_pem_fits_entries_of_a_vector() -> None:
+    """Scalar variables that a model puts together to a vector are found again in the draws of a fit."""
+    system = sid.System(
+        lambda t, x, u, p: -p.w[0] * x.level + p.w[1],
+        states=("level",),
+        params={"w": 2},
+        observe=lambda t, x, dx, u, p: x.level,
+    )
+    t = np.arange(40) * 0.1
+    record = sid.TimeSeries(t, None, 0.5 + 0.5 * np.exp(-t) + 0.05 * np.random.default_rng(0).standard_normal(40))
+    with pm.Model() as model:
+        rate, inflow = pm.LogNormal("rate", 0.0, 0.2), pm.Normal("inflow", 0.5, 0.1)
+        noise = pm.LogNormal("noise", np.log(0.05), 0.1)
+        params = {"w": pm.math.stack([rate, inflow])}
+        sid.ODEFilter("y", system, record, params, noise=noise, x0=1.0, substeps=2, solver=sid.EK1(order=3))
+    found = sid.calibrate(model, 3, fit="pem", data=record, random_seed=0, progressbar=False)["calibration"]
+    assert {"rate", "inflow", "noise"} <= set(found["parameter"].values) and not found["failed"].any()
+    assert (found["sd"].sel(parameter=["rate", "inflow"]) > 0.01).all()

@@ -138,3 +138,24 @@ def test_what_a_fit_does_not_know_has_no_draws() -> None:
         good.laplace(0)
     with pytest.raises(ValueError, match=r"chains is 1\.5"):
         good.laplace(10, chains=1.5)  # type: ignore[arg-type]
+
+
+def test_laplace_draws_of_a_vector_are_a_vector() -> None:
+    """As samplers have it, so that free runs and figures take the draws; beside known entries, the others stay alone."""
+    spring = sid.Spline([-1.0, 0.0, 1.0])
+    system = sid.System(
+        lambda t, x, u, p: -p.rate * x.level + spring(x.level, p.w),
+        states=("level",),
+        params={"rate": (), "w": 3},
+        observe=lambda t, x, dx, u, p: x.level,
+    )
+    t = np.linspace(0.0, 2.0, 41)
+    data = sid.TimeSeries(t, None, np.exp(-1.5 * t) + 0.01 * np.random.default_rng(0).standard_normal(41))
+    common = {"x0": 1.0, "predictor": FREE, "progressbar": False, "starts": 1}
+    whole = sid.fit_pem(system, data, {"w": [0.25, 0.0, 0.1]}, fixed={"rate": 1.4}, **common).laplace(50, random_seed=0)
+    w = whole.posterior["w"]
+    assert w.dims == ("chain", "draw", "w_dim_0") and w.shape == (2, 50, 3) and (w.std(("chain", "draw")) > 0).all()
+    run = sid.simulate(system, data, whole.posterior.to_dataset()[["w"]].assign(rate=1.4), x0=1.0)["y"]
+    assert run.sizes["chain"] == 2 and np.isfinite(run).all()
+    part = sid.fit_pem(system, data, {"w[1]": 0.0, "w[2]": 0.1}, fixed={"rate": 1.4, "w[0]": 0.25}, **common)
+    assert {"w[1]", "w[2]"} <= set(part.laplace(5, random_seed=0).posterior.data_vars)

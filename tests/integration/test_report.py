@@ -300,3 +300,71 @@ def test_a_report_says_what_linearising_about_an_uncertain_start_costs(tmp_path)
         study._integration()
         levels[name] = [v.level for v in study.verdicts if "initial state" in v.text]
     assert levels == {"about zero": ["look"], "known": []}
+
+
+LAG = sid.System(
+    lambda t, x, u, p: p.rate * (u.F - x.level),
+    states=("level",),
+    inputs=("F",),
+    params=("rate",),
+    observe=lambda t, x, dx, u, p: {"level": x.level},
+)
+
+
+def judged(noise: str, error: np.ndarray, rate: float = 1.0, limits: tuple[float | None, float | None] = (None, None)) -> list:
+    """Verdicts on the fit of a lag, and on a record of validation, whose errors are given."""
+    t = np.arange(len(error)) * 0.1
+    u = np.sin(0.9 * t)
+    run = sid.simulate(LAG, sid.TimeSeries(t, u, None, inputs="F"), {"rate": 1.0}, x0=0.0)["level"].to_numpy()
+    data = sid.TimeSeries(t, u, np.clip(run + error, *limits), inputs="F", outputs="level")
+    options = {
+        "white": {"noise": 0.05},
+        "coloured": {"noise": 0.02, "coloured": {"level": sid.OU(scale=0.2, length=1.0)}},
+        "outliers": {"noise": sid.StudentT(nu=4, scale=0.02)},
+    }[noise]
+    if limits != (None, None):
+        options["limits"] = limits
+    with pm.Model() as model:
+        value = pm.Normal("rate", 1.0, 1.0)
+        solver = sid.EK1(order=3, diffusion=1e-3)
+        sid.ODEFilter("y", LAG, data, {"rate": value}, x0=0.0, solver=solver, substeps=2, **options)
+    posterior = xr.Dataset({"rate": (("chain", "draw"), np.full((1, 2), rate))})
+    study = Study(
+        model, xr.DataTree.from_dict({"posterior": posterior}), {"y": [data]}, sid.Validation(data, x0={"level": 0.0})
+    )
+    study._fit()
+    study._validation()
+    return [v for v in study.verdicts if "fit " in v.text]
+
+
+def errors(noise: str) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    white = 0.02 * rng.standard_normal(400)
+    if noise == "outliers":
+        white[::20] += 0.4
+        return white
+    colour, stay = np.zeros(400), np.exp(-0.1)
+    for k in range(1, 400):
+        colour[k] = stay * colour[k - 1] + 0.2 * np.sqrt(1 - stay**2) * rng.standard_normal()
+    return white + colour
+
+
+@pytest.mark.filterwarnings("ignore:substeps=2")
+@pytest.mark.parametrize("noise", ["coloured", "outliers"])
+def test_a_right_model_is_not_called_wrong_for_its_noise(noise) -> None:
+    """Errors are measured by all of the noise: its coloured part, or by their probability under a t distribution."""
+    fit, tried = judged(noise, errors(noise))
+    assert fit.level != "bad" and tried.level != "bad"
+    ratios = [float(re.search("error is (.*) times the noise", v.text)[1]) for v in (fit, tried)]
+    assert np.all(np.less(ratios, 1.5)) and np.all(np.greater(ratios, 0.5))
+    assert "has taken up" not in fit.text + tried.text
+    assert all(v.level == "bad" for v in judged(noise, errors(noise), rate=0.2))
+
+
+@pytest.mark.filterwarnings("ignore:substeps=2")
+def test_samples_at_a_limit_are_no_evidence_of_a_good_fit() -> None:
+    """Run and record are both cut off there, so that they agree whatever the model is."""
+    error = 0.05 * np.random.default_rng(1).standard_normal(400)
+    found = judged("white", error, limits=(None, 0.3))
+    ratios = [float(re.search("error is (.*) times the noise", v.text)[1]) for v in found]
+    np.testing.assert_allclose(ratios, 1.0, atol=0.2)

@@ -1,14 +1,27 @@
 """Loaders of the benchmark records: parts, units, where they look for files."""
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pm_sysid import datasets
-from pm_sysid.datasets import EMPS_FORCE_PER_VOLT, benchmark, bouc_wen, emps, emps_controller, f16, silverbox
+from pm_sysid import TimeSeries, datasets
+from pm_sysid.datasets import (
+    EMPS_FORCE_PER_VOLT,
+    Benchmark,
+    benchmark,
+    bouc_wen,
+    cascaded_tanks,
+    emps,
+    emps_controller,
+    f16,
+    score,
+    silverbox,
+)  # fmt: skip
 from support.records import FOLDER
 
 SILVERBOX = pytest.mark.needs_records("silverbox_snls80mv.npz")
@@ -109,10 +122,10 @@ def test_unknown_level_and_name():
     for level in (0, 8, True, "1"):
         with pytest.raises(ValueError, match=f"level must be one of 1 to 7, but is {level!r}"):
             f16(level)
-    with pytest.raises(ValueError, match=r"name must be one of 'CED', .* but is 'Tanks'"):
+    with pytest.raises(ValueError, match=r"name must be one of 'Silverbox', .* but is 'Tanks'"):
         benchmark("Tanks")
-    with pytest.raises(ValueError, match="part must be one of 'train', 'test', but is 'all'"):
-        benchmark("CED", "all")
+    with pytest.raises(ValueError, match=r'intersample must be "zoh", "foh" or "bl", or None, but is \'held\''):
+        benchmark("CED", intersample="held")
 
 
 def test_missing_file(tmp_path):
@@ -193,32 +206,197 @@ def test_a_download_is_compared_with_the_published_record(no_folder):
 
 
 def test_download_of_other_benchmarks(no_folder):
-    def data(n, name="", step=0.1):
-        return SimpleNamespace(u=np.arange(n) / 7, y=np.full(n, float(n)), sampling_time=step, name=name)
+    def data(n, name="", step=0.1, window=4):
+        return SimpleNamespace(
+            u=np.arange(n) / 7,
+            y=np.full(n, float(n)),
+            sampling_time=step,
+            name=name,
+            state_initialization_window_length=window,
+        )
 
     def levels(train_test_split, output_index):
         assert not train_test_split
         assert output_index in range(3)
-        return [data(20 + level, f"F16Data_FullMSine_Level{level}.mat") for level in range(1, 8)]
+        return [data(60 + level, f"F16Data_FullMSine_Level{level}.mat") for level in range(1, 8)]
+
+    def tanks(train_test_split):
+        assert not train_test_split
+        return [data(102, step=4.0), data(103, step=4.0)]
 
     def offline():
         raise OSError("no route to host")
 
     package = SimpleNamespace(
-        CED=lambda: ((data(40), data(41)), (data(10), data(11))),
-        Cascaded_Tanks=lambda: (data(102, step=4.0), data(103, step=4.0)),
-        Silverbox=offline,
+        CED=lambda: ((data(40), data(41)), (data(10, "low"), data(11, "high"))),
+        ParWH=lambda: ((data(40),), (data(10), data(11))),
+        Cascaded_Tanks=tanks,
+        WienerHammerBenchMark=offline,
     )
     no_folder.setitem(sys.modules, "nonlinear_benchmarks", package)
-    assert [len(r) for r in benchmark("CED", "test")] == [10, 11]
-    (tank,) = benchmark("Cascaded_Tanks", intersample="zoh")
-    assert (len(tank), tank.fs, tank.intersample) == (102, pytest.approx(0.25), "zoh")
+    no_folder.setattr(datasets, "_PUBLISHED", {})
+    drives = benchmark("CED", intersample="zoh")
+    assert {name: len(r) for name, r in drives.test.items()} == {"low": 10, "high": 11}
+    assert ([len(r) for r in drives.train], drives.window, drives.unit) == ([40, 41], 4, "ticks/s")
+    assert drives.train[0].intersample == "zoh"
+    assert list(benchmark("ParWH").test) == ["test 1", "test 2"]  # where the package has no names
     with pytest.raises(
-        FileNotFoundError, match=r"Silverbox could not be downloaded \(no route to host\); try again with a netw"
+        FileNotFoundError, match=r"WienerHammerBenchMark could not be downloaded \(no route to host\); try again with a netw"
     ):
-        benchmark("Silverbox")
+        benchmark("WienerHammerBenchMark")
+    for old in ("test", Path("records")):
+        with pytest.raises(ValueError, match=r"folder is .*, but CED comes from the package nonlinear_benchmarks alone"):
+            benchmark("CED", old)
+    package.CED = lambda: ((data(40),), (data(10, window=4), data(11, window=10)))
+    with pytest.raises(ValueError, match=r"the tests of CED have the windows \[4, 10\]"):
+        benchmark("CED")
     package.F16 = levels
-    assert f16(3).y.shape == (23, 3) and f16(3).fs == pytest.approx(400.0)
+    assert f16(3).y.shape == (63, 3) and f16(3).fs == pytest.approx(400.0)
+    whole = benchmark("F16")
+    assert [len(r) for r in whole.train] == [61, 63, 65, 67]
+    assert {name: len(r) for name, r in whole.test.items()} == {"level 2": 62, "level 4": 64, "level 6": 66}
+    assert len(cascaded_tanks()) == 102 and len(cascaded_tanks("test")) == 103
     no_folder.setitem(sys.modules, "nonlinear_benchmarks", None)
     with pytest.raises(FileNotFoundError, match="CED is in no known folder; install nonlinear_benchmarks"):
         benchmark("CED")
+
+
+@SILVERBOX
+@BOUC_WEN
+@EMPS
+@pytest.mark.needs_records("cascaded_tanks.npz")
+@pytest.mark.parametrize(
+    "name, train, tests, window",
+    [
+        ("Silverbox", 65062, {"multisine_test": 21688, "arrow_full": 40475, "arrow_no_extrapolation": 32000}, 50),
+        ("BoucWen", 32768, {"multisine": 8192, "sinesweep": 153000}, 0),
+        ("EMPS", 24841, {"pulses": 24841}, 20),
+        ("Cascaded_Tanks", 1024, {"validation": 1024}, 50),
+    ],
+)
+def test_the_official_splits(name, train, tests, window):
+    found = benchmark(name, FOLDER)
+    assert ([len(r) for r in found.train], {k: len(r) for k, r in found.test.items()}) == ([train], tests)
+    assert found.window == window and f"{found.name!r}" in repr(found)
+    held = name in ("EMPS", "Cascaded_Tanks")
+    assert {r.intersample for r in (*found.train, *found.test.values())} == {"zoh" if held else "bl"}
+    assert benchmark(name, FOLDER, "foh").train[0].intersample == "foh"
+
+
+@pytest.mark.needs_records("cascaded_tanks.npz")
+def test_cascaded_tanks_end_at_ten_volts():
+    for part in ("train", "test"):
+        record = cascaded_tanks(part, FOLDER)
+        assert record.fs == pytest.approx(0.25) and 10.0 <= record.y.max() < 10.01 and np.sum(record.y > 9.99) > 10
+
+
+def pair(window=2):
+    """A benchmark with a test of one output and a test of two, and predictions that are off by known amounts."""
+    t = np.arange(6.0)
+    one, two = TimeSeries(t, None, np.cos(t)), TimeSeries(t, None, np.stack([t, -t], axis=1))
+    off = np.array([9.0, np.nan, 1.0, -1.0, 3.0, 1.0]) * 1e-3
+    board = Benchmark("pair", (one,), {"one": one, "two": two}, window, "mV", 1e3)
+    return board, {"one": one.y + off, "two": two.y + np.stack([2 * off, -off], axis=1)}
+
+
+def test_a_benchmark_of_ones_own_keeps_what_it_was_given():
+    t = np.arange(4.0)
+    record = TimeSeries(t, t, t)
+    tests = {"a": record}
+    board = Benchmark("mine", [record], tests, 3, "V", 1)  # type: ignore[arg-type]
+    tests["b"] = record[:2]
+    assert board.train == (record,) and list(board.test) == ["a"]
+    assert list(score(board, t)["samples"]) == [1]
+    assert replace(board, window=0).window == 0
+
+
+RAMP = TimeSeries(np.arange(4.0), np.arange(4.0), np.arange(4.0))
+
+
+@pytest.mark.parametrize(
+    "changed, error, message",
+    [
+        ({"window": -25}, ValueError, "window is -25; give a whole number"),
+        ({"window": 1.0}, ValueError, "window is 1.0; give a whole number"),
+        ({"window": True}, ValueError, "window is True; give a whole number"),
+        ({"window": 4}, ValueError, r"window is 4, but test\['a'\] has 4 samples"),
+        ({"test": {"a": RAMP.replace(y=[0.0, 1.0, np.nan, np.nan])}}, ValueError, r"test\['a'\] has no measured sample of y"),
+        ({"test": {"a": RAMP.replace(y=None)}}, ValueError, r"test\['a'\] has no output"),
+        ({"test": [RAMP]}, TypeError, "test is list; give TimeSeries by name"),
+        ({"test": {"a": [1.0]}}, TypeError, "test is dict with list; give TimeSeries by name"),
+        ({"test": {}}, ValueError, "test has no record"),
+        ({"test": {1: RAMP}}, TypeError, "a name in test is 1; give text"),
+        ({"train": RAMP}, TypeError, "train is TimeSeries; give a tuple"),
+        ({"train": ()}, ValueError, "train has no record"),
+        ({"scale": "x"}, TypeError, "scale is 'x'; give a positive number"),
+        ({"scale": 0.0}, ValueError, "scale is 0.0; give a positive number"),
+        ({"scale": np.nan}, ValueError, "scale is nan; give a positive number"),
+        ({"unit": None}, TypeError, "unit is None; give text"),
+        ({"name": ""}, TypeError, "name is ''; give text"),
+    ],
+)
+def test_a_benchmark_refuses_what_could_not_be_scored(changed, error, message):
+    good = {"name": "mine", "train": (RAMP,), "test": {"a": RAMP}, "window": 2, "unit": "V", "scale": 1.0}
+    with pytest.raises(error, match=message):
+        Benchmark(**good | changed)
+
+
+def test_a_score_is_the_rmse_after_the_window():
+    board, predictions = pair()
+    table = score(board, predictions)
+    assert list(table["test"]) == ["one", "two", "two"] and list(table["output"]) == ["y", "y1", "y2"]
+    assert list(table["samples"]) == [4, 4, 4]
+    assert_allclose(table["rmse"], np.sqrt(3.0) * np.array([1.0, 2.0, 1.0]), rtol=1e-9)  # sqrt((1 + 1 + 9 + 1) / 4)
+    assert_array_equal(score(board, {"two": predictions["two"], "one": predictions["one"][:, None]})["rmse"], table["rmse"])
+    only = replace(board, test={"one": board.test["one"]})
+    assert score(only, predictions["one"])["rmse"][0] == table["rmse"][0]
+
+
+def test_a_score_leaves_out_what_was_not_measured():
+    board, predictions = pair()
+    y = board.test["one"].y.copy()
+    y[4] = np.nan
+    some = replace(board, test={"one": board.test["one"].replace(y=y)})
+    table = score(some, predictions["one"])
+    assert table["samples"][0] == 3 and table["rmse"][0] == pytest.approx(1.0)
+
+
+def test_a_score_is_that_of_the_package_where_it_is_installed(monkeypatch):
+    board, predictions = pair()
+    ours = score(board, predictions)
+    twice = SimpleNamespace(RMSE=lambda y, run: 2 * np.sqrt(np.mean((run - y) ** 2)))
+    monkeypatch.setitem(sys.modules, "nonlinear_benchmarks", SimpleNamespace(error_metrics=twice))
+    monkeypatch.setitem(sys.modules, "nonlinear_benchmarks.error_metrics", twice)
+    assert_allclose(score(board, predictions)["rmse"], 2 * ours["rmse"], rtol=1e-12)
+
+
+def test_our_score_and_that_of_the_package_agree():
+    package = pytest.importorskip("nonlinear_benchmarks.error_metrics")
+    rng = np.random.default_rng(0)
+    y, run = rng.standard_normal((2, 50))
+    assert float(datasets.rmse(y, run)) == pytest.approx(float(package.RMSE(y, run)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"one": np.zeros(6)}, r"predictions names the tests \['one'\]; give those of each of \['one', 'two'\]"),
+        (np.zeros(6), r"predictions is one ndarray, but pair has the tests \['one', 'two'\]; give a dict"),
+        ({"one": np.zeros(4), "two": np.zeros((6, 2))}, r"\['one'\] has the shape \(4,\); .* shape \(6,\): .* first 2"),
+        ({"one": np.zeros(6), "two": np.zeros(6)}, r"predictions\['two'\] has the shape \(6,\); .* shape \(6, 2\)"),
+        ({"one": [0, 0, 0, np.nan, np.inf, 0], "two": np.zeros((6, 2))}, r"\['one'\] has 2 values .* at sample 3; .* 2 on"),
+    ],
+    ids=["missing", "one for two", "short", "outputs", "not finite"],
+)  # fmt: skip
+def test_a_score_refuses_predictions_of_something_else(wrong, message):
+    board, _ = pair()
+    with pytest.raises(ValueError, match=message):
+        score(board, wrong)
+
+
+def test_a_score_needs_a_benchmark_and_numbers():
+    board, predictions = pair()
+    with pytest.raises(TypeError, match=r"benchmark is 'Silverbox'; give what pm_sysid\.datasets\.benchmark"):
+        score("Silverbox", predictions)
+    with pytest.raises(TypeError, match=r"predictions\['one'\] must hold real numbers"):
+        score(board, predictions | {"one": ["a"] * 6})

@@ -9,15 +9,16 @@ import pytest
 import pm_sysid as sid
 
 NAMES = """
-    EK0 EK1 IBIS OU DataAnnealing ExtendedKalman IntegratedWiener Matern ODEFilter ODESimulator PEMResult Periodic
-    ProbabilisticKalman RandomWalk SubstepWarning System
+    Correlated StudentT
+    EK0 EK1 IBIS OU DataAnnealing ExtendedKalman HilbertBasis IntegratedWiener Library Matern ODEFilter ODESimulator
+    PEMResult Periodic ProbabilisticKalman RandomWalk Spline SubstepWarning System
     Target TimeSeries UnscentedKalman calibrate calibration_tests check_initial_state check_substeps compare_fits
     compare_models correlation covariance datasets detrend dic extend find_mode fit_pem fit_percent innovations
     load_checkpoint log_evidence log_likelihood_by_record models nmse nrmse plot_abc plot_annealing plot_calibration
     plot_compare_fits
     plot_correlation plot_fit plot_ibis plot_prediction plot_prior_posterior plot_record plot_resid plot_residuals
     plot_restoring_force plot_states predict report resample residual_tests rmse sample sample_abc_ns sample_ibis
-    sample_states set_data set_substeps set_threads settle_substeps simulate smooth stages substeps_attrs waic
+    sample_states score set_data set_substeps set_threads settle_substeps simulate smooth stages substeps_attrs waic
 """
 MODELS = """
     battery bouc_wen cascaded_tanks chain coupled_tanks duffing emps enzyme freeplay friction_oscillator heated_wall
@@ -25,7 +26,7 @@ MODELS = """
     robertson stribeck_oscillator structural van_der_pol
 """
 DATASETS = """
-    EmpsController benchmark bouc_wen emps emps_controller f16 silverbox
+    Benchmark EmpsController benchmark bouc_wen cascaded_tanks emps emps_controller f16 silverbox
 """
 OFFERED = pytest.mark.parametrize(
     "module, names", [(sid, NAMES), (sid.models, MODELS), (sid.datasets, DATASETS)], ids=["pm_sysid", "models", "datasets"]

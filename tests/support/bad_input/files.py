@@ -48,6 +48,7 @@ def benchmarks() -> Path:
         q_m=wave,
         **{"qref_m": wave, "kp_per_s": 1.0, "kv_Vs_per_m": 2.0, "gtau_N_per_V": 3.0},
     )
+    np.savez(folder / "cascaded_tanks.npz", train_u_V=wave, train_y_V=wave, test_u_V=wave, test_y_V=wave)
     np.savez(folder / "f16_fullmsine_level1.npz", force_N=wave, acc1=wave, acc2=wave, acc3=wave)
     return folder
 
@@ -81,6 +82,8 @@ RECORD = {"folder": Late(benchmarks), "intersample": "bl"}
 MOTION = {"observe": "displacement"}
 COLUMN = {k: ("column", "columns", "variable", "channels", "scale") for k in ("inputs", "outputs", "time", "fs", "columns")}
 FILES = (ValueError, TypeError, OSError)
+WAVE = sid.TimeSeries(np.arange(12) / 10, np.sin(np.arange(12)), np.cos(np.arange(12)))
+RAMP = D.Benchmark("wave", (WAVE,), {"a": WAVE, "b": WAVE}, window=3, unit="V", scale=1.0)
 ENTRIES: dict[str, Entry] = {
     "from_csv": Entry(
         sid.TimeSeries.from_csv,
@@ -134,11 +137,23 @@ ENTRIES: dict[str, Entry] = {
     "datasets.f16": Entry(
         D.f16, {"level": 1, "part": "full"} | RECORD, sound, FILES, {"folder": ("there is no",), "level": ("there is no",)}
     ),
+    "datasets.cascaded_tanks": Entry(D.cascaded_tanks, {"part": "test"} | RECORD, sound, FILES, {"folder": ("there is no",)}),
     "datasets.benchmark": Entry(
         D.benchmark,
-        {"name": "no", "part": "train", "intersample": "bl"},
-        errors=FILES,
-        names={"part": ("name",), "intersample": ("name",)},
+        {"name": "Cascaded_Tanks"} | RECORD,
+        lambda found: all(sound(record) for record in (*found.train, *found.test.values())),
+        FILES,
+        {"folder": ("there is no",), "name": ("there is no",)},
+    ),
+    "datasets.Benchmark": Entry(
+        D.Benchmark,
+        {"name": "wave", "train": (WAVE,), "test": {"a": WAVE}, "window": 3, "unit": "V", "scale": 1.0},
+        lambda board: list(sid.score(board, {name: np.zeros(12) for name in board.test})["samples"]) == [12 - board.window],
+    ),
+    "score": Entry(
+        sid.score,
+        {"benchmark": RAMP, "predictions": {"a": np.zeros(12), "b": np.zeros((12, 1))}},
+        lambda table: list(table["samples"]) == [9, 9] and finite(table["rmse"]),
     ),
     "ODEFilter, dims": Entry(labelled, {"dims": ("when",)}, names={"dims": ("dimensions", "Dimension", "dim", "Dims")}),
     "friction_oscillator": Entry(system(M.friction_oscillator), {"kind": "tanh", "g": 9.81, "v_s": 1e-3} | MOTION),

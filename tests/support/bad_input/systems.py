@@ -71,6 +71,20 @@ def prior(guess: Any, sd: Any, prefix: Any) -> Any:
 
 
 M = sid.models
+
+
+def learned_prior(**arguments: Any) -> str:
+    with pm.Model() as model:
+        sid.Spline([-1.0, 0.0, 1.0]).prior(**arguments)
+    return str(model.basic_RVs)
+
+
+def library_prior(**arguments: Any) -> str:
+    with pm.Model() as model:
+        sid.Library({"z": lambda z: z, "z^3": lambda z: z**3}).prior(**arguments)
+    return str(model.basic_RVs)
+
+
 ENTRIES: dict[str, Entry] = {
     "System": Entry(
         decay,
@@ -102,14 +116,27 @@ ENTRIES: dict[str, Entry] = {
             "substeps": 1,
             "latent": None,
             "varying": None,
+            "coloured": None,
+            "limits": None,
             "likelihood": "filter",
         },
     ),
     "Matern": Entry(sid.Matern, {"nu": 1.5, "scale": 1.0, "length": 0.5}, printed),
     "OU": Entry(sid.OU, {"scale": 1.0, "length": 0.5, "rate": None}, printed),
+    "StudentT": Entry(sid.StudentT, {"nu": 4.0, "scale": 0.1}, printed),
+    "Correlated": Entry(sid.Correlated, {"cov": [[0.04, 0.01], [0.01, 0.09]], "chol": None}, printed),
     "IntegratedWiener": Entry(sid.IntegratedWiener, {"order": 1, "scale": 1.0, "start": 0.0}, printed),
     "RandomWalk": Entry(sid.RandomWalk, {"scale": 1.0}, printed),
     "Periodic": Entry(sid.Periodic, {"scale": 1.0, "period": 2.0, "length": 1.0, "harmonics": 2}, printed),
+    "Spline": Entry(sid.Spline, {"knots": [-1.0, 0.0, 0.5, 1.0]}, printed),
+    "Spline, law": Entry(sid.Spline([-1.0, 0.0, 1.0]), {"x": np.linspace(-1, 1, 5), "w": np.arange(3.0)}),
+    "HilbertBasis": Entry(sid.HilbertBasis, {"lower": -1.0, "upper": 1.0, "size": 5, "boundary": 1.5}, printed),
+    "HilbertBasis, law": Entry(sid.HilbertBasis(-1.0, 1.0, 3), {"x": np.linspace(-1, 1, 5), "w": np.arange(3.0)}),
+    "Library": Entry(sid.Library, {"terms": {"z": lambda z: z, "z^3": lambda z: z**3}}, printed),
+    "prior of a law": Entry(learned_prior, {"name": "w", "cov": pm.gp.cov.Matern52(1, ls=0.5)}),
+    "prior of a library": Entry(
+        library_prior, {"name": "w", "sizes": [1.0, 2.0], "terms": 1.0, "negligible": 0.1, "slab": 4.0}
+    ),
     "ODESimulator": Entry(
         quiet(simulator),
         {
