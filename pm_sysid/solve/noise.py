@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph import ancestors
+from pytensor.graph import ancestors, graph_replace
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import graph_replace
 
 from pm_sysid.arguments import among, number, shown
 from pm_sysid.records.timeseries import TimeSeries
