@@ -8,7 +8,7 @@ alone are evidence on it: the innovations of the filter, affine in the path, wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -191,7 +191,7 @@ def textbook(linear: Linear, setting: Setting, record: TimeSeries, prior: Prior,
             found.where.append((k, int(j)))
             m, P = m + np.outer(K, gap), P - np.outer(K, K) * s
 
-    _run(equations, record, on_substep, on_sample)
+    walk(equations, record, on_substep, on_sample)
     return found
 
 
@@ -222,8 +222,13 @@ class Smoothed(NamedTuple):
     covariance: np.ndarray
 
 
-def reference(linear: Linear, setting: Setting, record: TimeSeries, prior: Prior) -> Smoothed:
-    """What the filter and the smoother should say; the last input of the system is the process, and ``record`` lacks it."""
+def reference(
+    linear: Linear, setting: Setting, record: TimeSeries, prior: Prior, intensities: Sequence[Exact] | None = None
+) -> Smoothed:
+    """What the filter and the smoother should say; the last input of the system is the process, and ``record`` lacks it.
+
+    ``intensities`` are squared diffusions of each substep (chains,), in place of those of the setting.
+    """
     equations, y = Equations(linear, setting), record.output_matrix
     n, nx = equations.size, equations.nx
     K, start, n_start = path_of(linear, setting, record, prior)
@@ -251,7 +256,8 @@ def reference(linear: Linear, setting: Setting, record: TimeSeries, prior: Prior
 
     def on_substep(A: Exact, Q: Exact, forcing: Exact) -> None:
         nonlocal m, P, cross, past, step
-        m, P = A @ m, A @ P @ A.T + Q * equations.intensity(setting.diffusion)
+        intensity = equations.intensity(intensities[step] if intensities else setting.diffusion)
+        m, P = A @ m, A @ P @ A.T + Q * intensity
         cross, past = [A @ c for c in cross], [p @ A.T for p in past]
         for c, chain in enumerate(equations.chains):
             value = zeros(1 + w)
@@ -274,7 +280,7 @@ def reference(linear: Linear, setting: Setting, record: TimeSeries, prior: Prior
         for s, p in enumerate(past):
             prior_cov[s, len(past) - 1] = p.copy()
 
-    _run(equations, record, on_substep, on_sample)
+    walk(equations, record, on_substep, on_sample)
     full = zeros(len(V), len(V))
     for i, row in enumerate(V):
         full[i, : i + 1] = full[: i + 1, i] = row
@@ -311,7 +317,7 @@ def _up_to(columns: list[Exact], count: int, n: int) -> list[Exact]:
     return columns if count else [zeros(n)]
 
 
-def _run(equations: Equations, record: TimeSeries, on_substep: Any, on_sample: Any) -> None:
+def walk(equations: Equations, record: TimeSeries, on_substep: Any, on_sample: Any) -> None:
     """The walk of :func:`support.dense.run`, with a zero for the input that the record lacks."""
 
     class Padded:
@@ -334,6 +340,15 @@ TWO = Linear(
     [[0, 0], [36, 20], [4, -3]],
     [[1, 0, 0], [0, 0, 1]],
     [[0, 0, 0], [0, 0, 0]],
+    chains=((0, 1), (2,)),
+    rate=6.0,
+)
+#: Chains that do not see each other, pushed by one process; each output sees one.
+APART = Linear(
+    [[0, 1, 0], [-36, -0.7, 0], [0, 0, -3]],
+    [[0, 0], [36, 20], [4, -3]],
+    [[1, 0, 0], [0, 0, 1]],
+    [[0, 0.03, 0], [0, 0, 0]],
     chains=((0, 1), (2,)),
     rate=6.0,
 )

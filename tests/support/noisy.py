@@ -13,6 +13,8 @@ import mpmath
 import numpy as np
 
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.steps.sensors import student_t
+from pm_sysid.symbolic.scalars import evaluate
 from support.dense import DIGITS, Equations, Exact, Linear, Setting, doubles, exact, limits, run, zeros
 
 #: Log-density of a value for an output of mean m and variance P.
@@ -133,3 +135,25 @@ def inverse(matrix: Exact) -> Exact:
 
 def log_normal(gap: Any, variance: Any) -> Any:
     return -(mpmath.log(2 * mpmath.pi * variance) + gap * gap / variance) / 2
+
+
+def censored(y: float, lower: float, upper: float, noise: Any) -> Density:
+    """A value with Gaussian noise that is cut off at the limits."""
+    def density(m: Any, spread: Any) -> Any:
+        if lower < y < upper:
+            return log_normal(y - m, spread + noise**2)
+        gap = m - upper if y >= upper else lower - m
+        return mpmath.log(mpmath.erfc(-gap / mpmath.sqrt(2 * (spread + noise**2))) / 2)
+
+    return density
+
+
+def heavy(y: float, noise: Any, nu: float) -> Density:
+    """A value whose noise is the mixture that stands for a t distribution."""
+    weights, factors = (exact(evaluate(v, {})) for v in student_t(nu))
+
+    def density(m: Any, spread: Any) -> Any:
+        parts = [mpmath.exp(w + log_normal(y - m, spread + noise**2 * f)) for w, f in zip(weights, factors, strict=True)]
+        return mpmath.log(sum(parts))
+
+    return density

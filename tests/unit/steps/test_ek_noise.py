@@ -15,13 +15,11 @@ from pm_sysid.solve.checks import vector
 from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.solve.noise import measurement_noise
 from pm_sysid.solve.options import EK0, EK1
-from pm_sysid.steps.sensors import student_t
 from pm_sysid.symbolic.driven import driven_system
-from pm_sysid.symbolic.scalars import evaluate
 from support.dense import DIGITS, Linear, Setting, exact, factorise, forward, run, zeros
 from support.driven import matern
 from support.linear_cases import PYTHON, SYSTEMS
-from support.noisy import Density, Matched, Textbook, jointly, log_normal, matched
+from support.noisy import Density, Matched, Textbook, censored, heavy, jointly, matched
 
 TOLERANCE = 1e-8
 NOISE = (0.05, 0.08)
@@ -72,26 +70,6 @@ def compare(case: tuple[Any, ...], truth: Matched, by_sample: bool = False) -> N
     size = np.sqrt(np.diag(truth.covariance)) + 1e-9 * np.abs(truth.mean)
     np.testing.assert_allclose((moments[:n] - truth.mean) / size, 0.0, atol=TOLERANCE)
     np.testing.assert_allclose((moments[n:].reshape(n, n) - truth.covariance) / np.outer(size, size), 0.0, atol=TOLERANCE)
-
-
-def censored(y: float, lower: float, upper: float, noise: Any) -> Density:
-    def density(m: Any, spread: Any) -> Any:
-        if lower < y < upper:
-            return log_normal(y - m, spread + noise**2)
-        gap = m - upper if y >= upper else lower - m
-        return mpmath.log(mpmath.erfc(-gap / mpmath.sqrt(2 * (spread + noise**2))) / 2)
-
-    return density
-
-
-def heavy(y: float, noise: Any, nu: float) -> Density:
-    weights, factors = (exact(evaluate(v, {})) for v in student_t(nu))
-
-    def density(m: Any, spread: Any) -> Any:
-        parts = [mpmath.exp(w + log_normal(y - m, spread + noise**2 * f)) for w, f in zip(weights, factors, strict=True)]
-        return mpmath.log(sum(parts))
-
-    return density
 
 
 LIMITS = {LINEAR.system.outputs[0]: (-0.1, 0.1)}
