@@ -27,8 +27,8 @@ from pm_sysid.plots.axes import (
     shared_legend,
 )
 
-#: Dimensions of what may be a process.
-PROCESSES = ("input", "parameter")
+#: Variables of what may be a process by their dimensions, and what stands before their names.
+PROCESSES = {"input": ("inputs", ""), "parameter": ("parameters", ""), "coloured": ("coloured_noise", "noise ")}
 _QUANTILES = (0.025, 0.5, 0.975)
 _NORMAL = 1.959964  # standard deviations to either side that hold 95 %
 
@@ -67,9 +67,9 @@ def plot_states(
     truth : mapping of name to shape (T,), or Dataset, optional
         True values by the names below, as `simulate` returns them.
     var_names : str or sequence of str, optional
-        What to draw, a row each: a state such as ``"v"``, a derivative such as ``"dx.v"``, an output, or an input or parameter
-        that is a process. By default the states, these, and the outputs that are not just one of the states. A state or
-        derivative that is an output is drawn with its measurements.
+        What to draw, a row each: a state such as ``"v"``, a derivative such as ``"dx.v"``, an output, an input or parameter
+        that is a process, or the coloured noise of an output, such as ``"noise y"``. By default the states, the processes, and
+        the outputs that are not just one of the states. A state or derivative that is an output is drawn with its measurements.
     zoom : (float, float), optional
         First and last time, in seconds, of an enlargement to the right.
     axes, figsize : array of matplotlib axes; (float, float); optional
@@ -150,7 +150,7 @@ def _one_record(states: xr.Dataset, record: int | None) -> xr.Dataset:
 def _names(data: xr.Dataset, names: str | Sequence[str] | None) -> list[str]:
     """Variables to draw, all of which exist."""
     states, outputs = ([str(v) for v in data[d].to_numpy()] for d in ("state", "output"))
-    driven = [str(v) for d in PROCESSES if d in data.coords for v in data[d].to_numpy()]
+    driven = list(_processes(data))
     if names is None:
         return [*states, *driven, *(o for o in outputs if _shown(data, o) not in states and o not in states)]
     chosen = words(names, "var_names")
@@ -158,6 +158,16 @@ def _names(data: xr.Dataset, names: str | Sequence[str] | None) -> list[str]:
     if not chosen or not set(chosen) <= set(known):
         raise ValueError(f"var_names is {names!r}; choose from {', '.join(known)}")
     return chosen
+
+
+def _processes(data: xr.Dataset) -> dict[str, tuple[str, dict[str, str]]]:
+    """Variable of each process by its name in the figure, and where in it."""
+    return {
+        f"{prefix}{v}": (variable, {d: str(v)})
+        for d, (variable, prefix) in PROCESSES.items()
+        if d in data.coords
+        for v in data[d].to_numpy()
+    }
 
 
 def _shown(data: xr.Dataset, output: str) -> str:
@@ -172,8 +182,8 @@ def _curves(data: xr.Dataset, name: str, truth: Mapping[Any, ArrayLike]) -> _Cur
         group, place = "states", {"state": name}
     elif name in outputs:
         group, place = "outputs", {"output": name}
-    elif found := [d for d in PROCESSES if d in data.coords and name in data[d]]:
-        group, place = f"{found[0]}s", {found[0]: name}
+    elif name in (processes := _processes(data)):
+        group, place = processes[name]
     else:
         group, place = "derivatives", {"state": name.removeprefix("dx.")}
 

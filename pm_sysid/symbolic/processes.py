@@ -291,7 +291,9 @@ def _positive(who: str, name: str, value: Any, zero: bool = False) -> Any:
     """A positive number, or a scalar variable as it is."""
     if isinstance(value, Variable):
         if value.type.ndim:  # type: ignore[attr-defined]
-            raise ValueError(f"{who}: {name} has {value.type.ndim} dimensions; give a scalar variable.")  # type: ignore[attr-defined]
+            raise ValueError(
+                f"{who}: {name} has {value.type.ndim} dimensions; give a scalar variable: all records share a process."  # type: ignore[attr-defined]
+            )
         return value
     remedy = f"give a {'number that is not negative' if zero else 'positive number'} or a scalar PyMC variable"
     value = number(value, f"{who}: {name}", remedy)

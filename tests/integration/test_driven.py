@@ -147,3 +147,54 @@ def test_a_drifting_stiffness_is_followed(drifting: pm.Model) -> None:
     assert std[0] == pytest.approx(0.0, abs=1e-6) and mean[0] == pytest.approx(9.0)  # the value in params, at the first sample
     error = mean - STIFFNESS
     assert np.mean(np.abs(error) < 2.5 * std + 1e-9) > 0.9 and np.std(error[20:]) < 0.4
+
+
+# -- sequential runs, and one process in two places -------------------------------------------------------------------
+
+
+def test_ibis_has_the_evidence_and_the_mean_of_quadrature() -> None:
+    """Two specimens with a damping of their own; of the force only the size is unknown."""
+    damping = np.array([0.4, 0.7])
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale", 0.0, 0.5)
+        force = sid.OU(scale=scale, length=0.8)
+        options = {"noise": 0.01, "x0": 0.0, "solver": sid.EK1(order=2), "substeps": 1}
+        params = {"c": damping, "k": 9.0}
+        sid.ODEFilter("y", SYSTEM, [record(0, 30), record(1, 20)], params, latent={"d": force}, **options)
+        idata = sid.sample_ibis(400, chains=2, cores=1, random_seed=1, progressbar=False)
+    x = np.linspace(-2.5, 2.5, 401)
+    logp = sid.Target(model).log_likelihood(x[:, None]) - 0.5 * (x / 0.5) ** 2 - np.log(0.5 * np.sqrt(2 * np.pi))
+    weight = np.exp(logp - logp.max())
+    evidence, mean = np.log(weight.sum() * (x[1] - x[0])) + logp.max(), weight @ x / weight.sum()
+    std = np.sqrt(weight @ (x - mean) ** 2 / weight.sum())
+    found = sid.log_evidence(idata)
+    assert found.error < 0.2 and abs(found.value - evidence) < 4 * max(found.error, 0.02)
+    draws = np.log(idata["posterior"]["scale"].to_numpy().ravel())
+    assert abs(draws.mean() - mean) < 0.2 * std and draws.std() == pytest.approx(std, rel=0.2)
+
+
+def test_a_drifting_offset_is_a_force_of_its_own() -> None:
+    """A parameter that enters as an input does, so that the same process may stand in either place; by record, too."""
+    offset = np.array([0.3, -0.2])
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F + u.d + p.offset - 0.4 * x.v - 9.0 * x.z),
+        states=("z", "v"),
+        inputs=("F", "d"),
+        params=("offset",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    push, drift = sid.Matern(nu=1.5, scale=0.8, length=0.5), sid.RandomWalk(scale=0.4)
+    options = {"noise": 0.01, "x0": 0.0, "solver": sid.EK1(order=2), "substeps": 1}
+    models = []
+    for swapped in (False, True):
+        with pm.Model() as model:
+            processes = {"latent": {"d": drift if swapped else push}, "varying": {"offset": push if swapped else drift}}
+            factor = pm.LogNormal("factor", 0.0, 0.1)
+            sid.ODEFilter("y", system, [record(0, 30), record(1, 20)], {"offset": factor * offset}, **processes, **options)
+        models.append(model)
+    values = [m.compile_logp()({"factor_log__": np.array(0.0)}) for m in models]
+    assert values[0] == pytest.approx(values[1], rel=1e-10)
+    one, other = (sid.smooth({"factor": 1.0}, model=m) for m in models)
+    base = offset[one["record"].to_numpy()][:, None]
+    np.testing.assert_allclose(one["parameters"][0, 0] - base, other["inputs"][0, 0], atol=1e-8)
+    np.testing.assert_allclose(one["inputs_std"], other["parameters_std"], atol=1e-8)

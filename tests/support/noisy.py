@@ -139,6 +139,7 @@ def log_normal(gap: Any, variance: Any) -> Any:
 
 def censored(y: float, lower: float, upper: float, noise: Any) -> Density:
     """A value with Gaussian noise that is cut off at the limits."""
+
     def density(m: Any, spread: Any) -> Any:
         if lower < y < upper:
             return log_normal(y - m, spread + noise**2)

@@ -16,7 +16,7 @@ from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.solve.noise import measurement_noise
 from pm_sysid.solve.options import EK0, EK1
 from pm_sysid.symbolic.driven import driven_system
-from support.dense import DIGITS, Linear, Setting, exact, factorise, forward, run, zeros
+from support.dense import DIGITS, Linear, Setting, factorise, forward, run, zeros
 from support.driven import matern
 from support.linear_cases import PYTHON, SYSTEMS
 from support.noisy import Density, Matched, Textbook, censored, heavy, jointly, matched
