@@ -50,8 +50,8 @@ def plot_abc(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if ``idata`` is not the result of :func:`sample_abc_ns`.
+    ValueError
+        If ``idata`` is not the result of :func:`sample_abc_ns`.
 
     Notes
     -----
@@ -129,8 +129,8 @@ def plot_restoring_force(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if ``force`` returns something of another shape.
+    ValueError
+        If ``force`` returns something of another shape.
 
     Notes
     -----

@@ -62,8 +62,8 @@ def plot_annealing(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if the result is not one of Data Annealing, or there is no such parameter or chain.
+    ValueError
+        If the result is not one of Data Annealing, or there is no such parameter or chain.
 
     Notes
     -----

@@ -43,10 +43,8 @@ def panels(
     """
     inches = size(figsize) or default
     if given is None:
-        try:
-            from matplotlib import pyplot
-        except ImportError as error:
-            raise ImportError('plots need matplotlib; install it with: pip install "pm_sysid[plots]"') from error
+        from matplotlib import pyplot
+
         _, axes = pyplot.subplots(*shapes[0], figsize=inches, squeeze=False, layout="constrained", **grid)
         return np.asarray(axes, dtype=object)
     counts = " or ".join(str(math.prod(shape)) for shape in reversed(shapes))

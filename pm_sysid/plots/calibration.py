@@ -52,8 +52,8 @@ def plot_calibration(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; for another kind, or a parameter that was not ranked.
+    ValueError
+        For another kind, or a parameter that was not ranked.
 
     Notes
     -----

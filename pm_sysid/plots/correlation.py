@@ -42,8 +42,8 @@ def plot_correlation(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if there is no posterior or no such variable, or more than 30 parameters would be drawn.
+    ValueError
+        If there is no posterior or no such variable, or more than 30 parameters would be drawn.
 
     Notes
     -----

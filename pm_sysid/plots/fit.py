@@ -78,8 +78,8 @@ def plot_fit(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if there is no such output, shapes do not match, or an interval holds no sample.
+    ValueError
+        If there is no such output, shapes do not match, or an interval holds no sample.
 
     Examples
     --------

@@ -67,8 +67,8 @@ def plot_ibis(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if there are no stages, no such parameter, or no such chain.
+    ValueError
+        If there are no stages, no such parameter, or no such chain.
 
     Notes
     -----

@@ -38,8 +38,8 @@ def plot_compare_fits(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if the number of axes is wrong, or a record has no sample within `window`.
+    ValueError
+        If the number of axes is wrong, or a record has no sample within `window`.
 
     Examples
     --------
@@ -100,8 +100,8 @@ def plot_resid(residuals: Any, *, axes: Panels = None, figsize: tuple[float, flo
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if the number of axes is wrong.
+    ValueError
+        If the number of axes is wrong.
 
     Examples
     --------

@@ -42,8 +42,8 @@ def plot_prediction(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if there are no predictions, no such output, or shapes do not match.
+    ValueError
+        If there are no predictions, no such output, or shapes do not match.
 
     Notes
     -----

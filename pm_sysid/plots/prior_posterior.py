@@ -53,8 +53,8 @@ def plot_prior_posterior(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if there is no posterior or no such parameter, or more than 40 panels would be drawn.
+    ValueError
+        If there is no posterior or no such parameter, or more than 40 panels would be drawn.
 
     Examples
     --------

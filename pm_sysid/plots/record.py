@@ -47,8 +47,8 @@ def plot_record(
 
     Raises
     ------
-    ImportError, TypeError, ValueError
-        If matplotlib is missing; if there is no such channel, or the record is too short for a spectrum.
+    TypeError, ValueError
+        If there is no such channel, or the record is too short for a spectrum.
 
     Notes
     -----

@@ -57,8 +57,8 @@ def plot_residuals(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if shapes differ, or there are too few residuals for `lags`.
+    ValueError
+        If shapes differ, or there are too few residuals for `lags`.
 
     Examples
     --------

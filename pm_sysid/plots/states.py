@@ -82,8 +82,8 @@ def plot_states(
 
     Raises
     ------
-    ImportError, ValueError
-        If matplotlib is missing; if there is no such variable or record, lengths do not match, or an interval holds no sample.
+    ValueError
+        If there is no such variable or record, lengths do not match, or an interval holds no sample.
 
     Warns
     -----

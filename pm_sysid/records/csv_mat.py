@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pm_sysid.arguments import among, number, place, shown, whole, words
-from pm_sysid.records.units import scaled, split_header
+from pm_sysid.records.units import SECONDS, scaled, split_header, without_units
 from pm_sysid.records.validation import FloatArray, Names
 
 type PathLike = str | os.PathLike[str]
@@ -335,6 +335,27 @@ def _upright(path: PathLike, name: str, value: np.ndarray) -> FloatArray:
     return value.astype(float)
 
 
+def by_channel(text: Text, scale: Any) -> tuple[Text, dict[str, str], Any]:
+    """Columns that were asked for with their unit, ``z [mm]``, under the names of their channels, ``z``.
+
+    Also returned are these names by what was asked for, and the factors, which may be given by either.
+    """
+    short = without_units(text.columns)
+    columns = {short[name]: values for name, values in text.columns.items()}
+    units = {short[name]: unit for name, unit in text.units.items()}
+    if isinstance(scale, Mapping):
+        known = {**{name: split_header(str(name))[0] for name in scale if split_header(str(name))[0] in columns}, **short}
+        scale = {name if name in columns else known.get(name, name): factor for name, factor in scale.items()}
+    return Text(columns, units, text.line), short, scale
+
+
+def called(names: Names, short: Mapping[str, str]) -> Names:
+    """Names of channels as `short` has them."""
+    if names is None or isinstance(names, str):
+        return names if names is None else short[names]
+    return [short[name] for name in names]
+
+
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
@@ -380,6 +401,11 @@ def record_arguments(
     values = u if y is None else y
     if values is None:
         raise ValueError("inputs and outputs are both empty; name at least one column")
+    if time is not None and time not in factors and (seconds := SECONDS.get((units or {}).get(time, ""))):
+        raise ValueError(
+            f"the times in the column {time!r} are in {units[time]}, and times of a record are in seconds; "  # type: ignore[index]
+            f"pass scale={{{time!r}: {seconds:g}}}"
+        )
     t = columns[time] if time is not None else np.arange(len(values)) / _rate(fs)
     channels = {*_listed(input_names), *_listed(output_names)}
     found = {name: scaled(unit, factors.get(name, 1.0)) for name, unit in (units or {}).items() if name in channels}

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pm_sysid.records.csv_mat import PathLike, TextFormat, csv_columns, mat_columns, record_arguments, wanted
+from pm_sysid.records.csv_mat import (
+    PathLike,
+    TextFormat,
+    by_channel,
+    called,
+    csv_columns,
+    mat_columns,
+    record_arguments,
+    wanted,
+)
 from pm_sysid.records.validation import Names, column, named, pandas_module
 
 if TYPE_CHECKING:
@@ -45,9 +54,11 @@ class Readers:
             The file. Empty lines at its end are no rows.
         inputs, outputs : str, sequence of str or None
             Columns; a name gives `u` or `y` of shape (T,), a sequence (T, n), None no channel. A unit behind a name in the
-            header, ``z [mm]`` or ``z (mm)``, or in a line below it, becomes the unit of the channel ``z``.
+            header, ``z [mm]`` or ``z (mm)``, or in a line below it, becomes the unit of the channel ``z``; the column may be
+            asked for with it or without.
         time : str, optional
-            Column of the times: seconds (after `scale`), or ISO dates, which become seconds from the first one.
+            Column of the times: seconds (after `scale`), or ISO dates, which become seconds from the first one. A header
+            that says another unit of time, ``t [ms]``, needs a factor in `scale`.
         fs : float, optional
             Sampling rate in Hz, where there is no column of times; every row is then one sample.
         scale : mapping of str to float, optional
@@ -79,8 +90,10 @@ class Readers:
         >>> folder.cleanup()
         """
         names = wanted(inputs, outputs, time, fs)
-        table, units, line = csv_columns(path, names, time, TextFormat() if format is None else format)
-        arguments = record_arguments(table, inputs, outputs, time, fs, scale, units=units)
+        text = csv_columns(path, names, time, TextFormat() if format is None else format)
+        (table, units, line), short, scale = by_channel(text, scale)
+        u, y, clock = (called(name, short) for name in (inputs, outputs, time))
+        arguments = record_arguments(table, u, y, clock, fs, scale, units=units)  # type: ignore[arg-type]
         try:
             return cls(**(arguments | options))
         except ValueError as error:

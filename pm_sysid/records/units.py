@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,18 @@ from pm_sysid.arguments import shown
 PREFIXES = {"p": -12, "n": -9, "u": -6, "µ": -6, "μ": -6, "m": -3, "c": -2, "d": -1, "": 0, "h": 2, "k": 3, "M": 6, "G": 9}
 #: Units that may follow a prefix.
 BASES = ("m", "m/s", "m/s^2", "m/s²", "m/s2", "N", "Nm", "N m", "V", "A", "Pa", "bar", "Hz", "s", "rad", "W", "K", "ohm")
+#: Seconds in other units of time.
+SECONDS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "min": 60.0,
+    "h": 3600.0,
+    "hours": 3600.0,
+    "days": 86400.0,
+}
 #: ``q[3]`` is an entry of a vector and ``x(t)`` a function: neither is a name with a unit.
 _HEADER = re.compile(r"^(?P<name>.*\S)(?:\s*\[(?P<square>[^\[\]\d][^\[\]]*)\]|\s+\((?P<round>[^()\d][^()]*)\))$")
 
@@ -30,6 +43,19 @@ def split_header(cell: str) -> tuple[str, str]:
     if not found:
         return cell.strip(), ""
     return found["name"].strip(), (found["square"] or found["round"]).strip()
+
+
+def without_units(names: Iterable[str]) -> dict[str, str]:
+    """Names of channels by what a user called them: without a unit, unless two would then be the same.
+
+    Examples
+    --------
+    >>> without_units(["F [N]", "z"]), without_units(["z [mm]", "z [V]"])
+    ({'F [N]': 'F', 'z': 'z'}, {'z [mm]': 'z [mm]', 'z [V]': 'z [V]'})
+    """
+    plain = {name: split_header(name)[0] for name in names}
+    counts = Counter(plain.values())
+    return {name: short if counts[short] == 1 else name for name, short in plain.items()}
 
 
 def scaled(unit: str, factor: float) -> str:

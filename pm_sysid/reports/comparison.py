@@ -13,7 +13,6 @@ import pandas as pd
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.blocks import Notes
 from pm_sysid.reports.comparison_page import Case, page
-from pm_sysid.reports.drawing import need_matplotlib
 from pm_sysid.reports.html import fragment
 
 #: Criteria of a comparison.
@@ -71,13 +70,7 @@ class Comparison:
         Returns
         -------
         pathlib.Path
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is missing.
         """
-        need_matplotlib()
         html = page(self.table_html(), self.notes, self.cases, self.validation)
         target = Path(path)
         target.write_text(html, encoding="utf-8")

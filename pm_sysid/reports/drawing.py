@@ -14,14 +14,6 @@ import numpy as np
 from pm_sysid.reports.blocks import Block, Equation, Figure, Paragraph
 
 
-def need_matplotlib() -> None:
-    """Refuse to make a page without figures."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError('a report needs matplotlib; install it with: pip install "pm_sysid[plots]"') from error
-
-
 def figure(caption: str, draw: Callable[[], Any], units: Mapping[str, str] | None = None) -> Block:
     """Draw a figure as PNG; one that cannot be drawn leaves its reason."""
     with _closing():

@@ -25,7 +25,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.blocks import Block, Heading, Links, Summary, Table, Verdicts
 from pm_sysid.reports.compare import compare_models, model_pair
 from pm_sysid.reports.comparison_page import overview
-from pm_sysid.reports.drawing import figure, need_matplotlib
+from pm_sysid.reports.drawing import figure
 from pm_sysid.reports.html import document
 from pm_sysid.reports.sections import Study
 from pm_sysid.reports.validation import Validation
@@ -77,8 +77,6 @@ def report(
 
     Raises
     ------
-    ImportError
-        If matplotlib is missing.
     TypeError, ValueError
         If a model has no ODEFilter, a posterior does not fit its model, or a record does not.
 
@@ -100,7 +98,6 @@ def report(
     >>> "Free run on the record of the fit" in page, "http" in page.replace("http://www.w3.org", "")
     (True, False)
     """
-    need_matplotlib()
     pairs = _pairs(model, idata)
     validation = Validation.of(validation)
     target = place(path, "path")

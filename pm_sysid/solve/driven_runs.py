@@ -94,6 +94,7 @@ def drawn_paths(kind: Kind, entries: np.ndarray, steps: np.ndarray, rng: np.rand
     """Values (N, K + 1) of a process at the ends of steps (K,) in seconds, drawn for each of the ``entries`` (N, n)."""
     p, h = symbols("p", len(kind.entries)), symbol("h")
     distinct, which = np.unique(entries, axis=0, return_inverse=True)  # of numbers, all paths have the same
+    which = which.ravel()  # NumPy 2.0 returns a column
     given = [dict(zip(p, map(float, row), strict=True)) for row in distinct]
 
     def numbers(table: Any, length: float) -> np.ndarray:

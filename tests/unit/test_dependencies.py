@@ -54,5 +54,13 @@ def test_libraries_whose_internals_are_used_have_an_upper_bound(name: str) -> No
     assert re.fullmatch(r">=[\d.]+,<\d+\.\d+", requirements(PROJECT["dependencies"])[name])
 
 
+def test_the_recipe_of_conda_has_the_same_bounds() -> None:
+    text = (ROOT / ".ci/conda/recipe.yaml").read_text()
+    run = text.partition("  run:")[2].partition("run_constraints:")[0]
+    found = {name.removesuffix("-base"): bound for name, bound in re.findall(r"^ *- ([\w-]+) (\S+)$", run, re.MULTILINE)}
+    expected = {name.removesuffix("-base"): bound for name, bound in requirements(PROJECT["dependencies"]).items()}
+    assert found == expected | {"python": PROJECT["requires-python"]}
+
+
 def test_type_checkers_are_told_that_the_package_has_types() -> None:
     assert (ROOT / "pm_sysid" / "py.typed").exists()

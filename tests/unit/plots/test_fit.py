@@ -1,7 +1,5 @@
 """Figures and residual tests: what is drawn, what is said, what is refused."""
 
-import builtins
-
 import matplotlib
 import numpy as np
 import pytest
@@ -142,19 +140,6 @@ def test_fit_refuses(prediction, options, message):
 def test_fit_needs_outputs():
     with pytest.raises(ValueError, match="record has no outputs"):
         plot_fit(TimeSeries(TIME), TIME)
-
-
-def test_missing_matplotlib(monkeypatch):
-    original = builtins.__import__
-
-    def refuse(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(ImportError, match=r"pm_sysid\[plots\]"):
-        plot_residuals(rng.normal(size=T))
 
 
 def test_correlation_with_missing_values():

@@ -78,9 +78,35 @@ def test_a_whole_header_may_be_named_too_and_two_of_one_name_are_refused(tmp_pat
     file = tmp_path / "rig.csv"
     file.write_text("t,z [mm],z [V]\n0,1,2\n1,2,3\n")
     found = sid.TimeSeries.from_csv(file, inputs=None, outputs="z [V]", time="t")
-    assert found.outputs == ("z [V]",) and dict(found.units) == {"z [V]": "V"}
+    assert found.outputs == ("z",) and dict(found.units) == {"z": "V"}
+    np.testing.assert_array_equal(found.y, [2.0, 3.0])
+    both = sid.TimeSeries.from_csv(file, inputs=None, outputs=["z [mm]", "z [V]"], time="t", scale={"z [mm]": 1e-3})
+    assert both.outputs == ("z [mm]", "z [V]") and dict(both.units) == {"z [mm]": "m", "z [V]": "V"}
     with pytest.raises(ValueError, match="has 2 columns called 'z'"):
         sid.TimeSeries.from_csv(file, inputs=None, outputs="z", time="t")
+
+
+@pytest.mark.parametrize("scale", [{"z": 1e-3}, {"z [mm]": 1e-3}])
+@pytest.mark.parametrize("name", ["z", "z [mm]"])
+def test_a_channel_has_no_unit_in_its_name_however_its_column_is_called(
+    tmp_path: Path, name: str, scale: dict[str, float]
+) -> None:
+    file = tmp_path / "rig.csv"
+    file.write_text("t [s],F [N],z [mm]\n0,5,1\n1,6,2\n")
+    found = sid.TimeSeries.from_csv(file, inputs=["F [N]"], outputs=name, time="t [s]", scale=scale)
+    assert found.inputs == ("F",) and found.outputs == ("z",) and dict(found.units) == {"F": "N", "z": "m"}
+    np.testing.assert_array_equal(found.y, [1e-3, 2e-3])
+
+
+@pytest.mark.parametrize("header, lines", [("t [ms],z\n", 0), ("t,z\nms,mm\n", 1)])
+def test_times_in_another_unit_are_not_taken_for_seconds(tmp_path: Path, header: str, lines: int) -> None:
+    file = tmp_path / "rig.csv"
+    file.write_text(header + "0,1\n10,2\n")
+    form = sid.TextFormat(unit_lines=lines)
+    with pytest.raises(ValueError, match=r"the times in the column 't' are in ms.*scale=\{'t': 0.001\}"):
+        sid.TimeSeries.from_csv(file, inputs=None, outputs="z", time="t", format=form)
+    found = sid.TimeSeries.from_csv(file, inputs=None, outputs="z", time="t", format=form, scale={"t": 1e-3})
+    np.testing.assert_allclose(found.t, [0.0, 0.01])
 
 
 def test_own_units_replace_those_of_a_file(tmp_path: Path) -> None:
