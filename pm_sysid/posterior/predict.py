@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from pm_sysid.arguments import among, count, flag, seed, shown, whole
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
+from pm_sysid.posterior.states import sample_states
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
@@ -22,9 +24,9 @@ from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.initial_state import initial_state
-from pm_sysid.solve.run_substeps import RunSteps
+from pm_sysid.solve.run_substeps import RunSteps, all_runs
 from pm_sysid.solve.simulate import run_variables, simulate, simulate_driven, steps_of
-from pm_sysid.solve.substeps import checked_substeps
+from pm_sysid.solve.substeps import SubstepWarning, checked_substeps
 from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.integrate import method_inputs, run_recurrence
 
@@ -211,9 +213,12 @@ def predict_fitted(
     """Records of a model's filter, and free runs on them from the initial states that the model says.
 
     Arguments as for :func:`predict`. States whose initial value the model leaves uncertain start where a run with the mean
-    parameters meets the first samples best.
+    parameters meets the first samples best. Where inputs or parameters are processes, runs on their prior would say little of
+    a record that they have been inferred from: paths of :func:`sample_states` stand in their place.
     """
     source = Source(idata, model_of(model), name)
+    if source.system.driving:
+        return _inferred(source, int(draws))
     places = np.linspace(0, source.total - 1, min(int(draws), source.total)).round().astype(int)
     unknowns = source.view.unknowns
     theta, starts, stds = source.values([unknowns.params, unknowns.x0, unknowns.x0_std], places)
@@ -221,11 +226,6 @@ def predict_fitted(
     for r, record in enumerate(source.view.records()):
         own = theta[:, r] if theta.ndim == 3 else theta
         sets = {p: own[:, i] for i, p in enumerate(source.system.params)}
-        if source.system.driving:
-            x0 = {s: starts[:, r, i] for i, s in enumerate(source.system.states)}
-            run = simulate_driven(source.system, record, sets, x0, "auto", np.random.default_rng(0))
-            pairs.append((record, clipped(run, source.view)))
-            continue
         run = simulate(source.system, record, sets, x0={s: starts[:, r, i] for i, s in enumerate(source.system.states)})
         free = (stds[:, r] > 0).any(axis=0)
         if free.any():
@@ -237,6 +237,53 @@ def predict_fitted(
             run = simulate(source.system, record, sets, x0=given, substeps=same, method=steps.method)
         pairs.append((record, clipped(run, source.view)))
     return pairs
+
+
+def _inferred(source: Source, draws: int) -> list[tuple[TimeSeries, xr.Dataset]]:
+    """Records, and outputs, states and processes (draw, time) that are drawn given all of each record."""
+    chains, per_chain = source.posterior.sizes["chain"], source.posterior.sizes["draw"]
+    count = min(per_chain, max(1, round(draws / chains)))
+    paths = sample_states(source.posterior, model=source.model, name=source.view.name, draws=count, random_seed=0)
+    pairs = []
+    for r, record in enumerate(source.view.records()):
+        here = paths if source.view.n_records == 1 else paths.isel(time=np.flatnonzero(paths["record"] == r))
+        pooled = {k: v.to_numpy().reshape(-1, *v.shape[2:]) for k, v in here.items() if "chain" in v.dims}
+        values = np.concatenate([pooled["outputs"], pooled["states"]], axis=-1)
+        variables = run_variables(source.system, ("draw", "time"), values)
+        for kind in ("input", "parameter"):
+            for i, one in enumerate(here[kind].to_numpy() if kind in here.coords else ()):
+                variables.setdefault(str(one), (("draw", "time"), pooled[f"{kind}s"][..., i]))
+        pairs.append((record, clipped(xr.Dataset(variables, {"time": record.t}), source.view)))
+    return pairs
+
+
+def without_processes(idata: Any, *, model: pm.Model | None = None, name: str | None = None) -> list[np.ndarray]:
+    """Outputs (T, n_y) on each record of the fit by the known inputs alone: one run at the mean of the parameters."""
+    source = Source(idata, model_of(model), name)
+    places = np.linspace(0, source.total - 1, min(50, source.total)).round().astype(int)
+    theta, starts = (v.mean(axis=0) for v in source.values([source.view.unknowns.params, source.view.unknowns.x0], places))
+    found = []
+    for r, record in enumerate(source.view.records()):
+        own = theta[r] if theta.ndim == 2 else theta
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SubstepWarning)  # it is no prediction
+            runs, _ = all_runs(source.system, record, own[None], starts[r][None], "auto", "auto", None, graded=False)
+        found.append(source.view.problem.form.sensors.clipped(runs[0, :, : len(source.system.outputs)]))
+    return found
+
+
+def distance_rank(y: np.ndarray, runs: np.ndarray, floor: float) -> float:
+    """Share of runs (N, T) that are at least as far from the others as a measurement ``y`` (T,) is.
+
+    All are held to be draws from one distribution: each is measured by the squares of its distance from the mean of the others,
+    in units of their variance and the square of ``floor``. If the measurement is one more draw, the share is uniform.
+    """
+    series, n = np.concatenate([y[None], runs]), len(runs)
+    series = series - series.mean(axis=0)
+    middle = -series / n  # of the others: all together have a mean of zero
+    squares = (np.sum(series**2, axis=0) - series**2) / n - middle**2
+    distance = np.mean((series - middle) ** 2 / (np.maximum(squares, 0.0) + floor**2), axis=1)
+    return float(np.mean(distance >= distance[0]))
 
 
 def _inside(record: TimeSeries, view: FilterView) -> TimeSeries:

@@ -256,6 +256,11 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
     (label,) = filters
     system, predictions = filter_view(label, model).system, []
     given = {k: v for k, v in (validation.x0 or {}).items() if k in system.states}
+    if validation.all and system.driving:
+        said.append(
+            f"validation: of {', '.join(one.name for one in system.driving)} nothing is known on a new record; RMSE and fit "
+            "are those of the median of runs on drawn paths, and say nothing of their spread."
+        )
     for record in validation.all:
         if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
             raise ValueError(f"a record of validation has the outputs {record.outputs}; model {name!r} has {system.outputs}.")

@@ -117,10 +117,14 @@ def _figures(case: Case) -> Iterator[_Drawing]:
     names = [v.name for v in case.model.free_RVs]
     if case.filter is not None:
         fitted = predict_fitted(case.idata, model=case.model, name=case.filter, draws=20)
+        driving = [one.name for one in filter_view(case.filter, case.model).system.driving]
+        made = "free runs of 20 posterior draws"
+        if driving:
+            made = f"20 draws, given the record, with {', '.join(driving)} inferred from it,"
         for r, (record, runs) in enumerate(fitted):
             which = f" {r + 1}" if len(fitted) > 1 else ""
             for output in record.outputs:
-                caption = f"Fit: free runs of 20 posterior draws on the identification record{which}, {output}"
+                caption = f"Fit: {made} on the identification record{which}, {output}"
                 yield caption, partial(plot_fit, record, runs, output=output)
         found = innovations(case.idata, case.filter, model=case.model)["standardised"].to_numpy()
         u = [record.input_matrix[:, 0] for record, _ in fitted if record.inputs]

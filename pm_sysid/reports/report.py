@@ -27,7 +27,7 @@ from pm_sysid.reports.compare import compare_models, model_pair
 from pm_sysid.reports.comparison_page import overview
 from pm_sysid.reports.drawing import figure
 from pm_sysid.reports.html import document
-from pm_sysid.reports.sections import Study
+from pm_sysid.reports.sections import Score, Study
 from pm_sysid.reports.validation import Validation
 
 
@@ -156,10 +156,19 @@ def headline(studies: Mapping[str, Study]) -> str:
         return "No free run could be compared with a measurement."
     if len(studies) == 1:
         (scores,) = known.values()
-        return f"A free run explains {_listed([str(s) for s in scores])} on {where}."
+        explained, unknown = _listed([str(s) for s in scores]), scores[0].unknown
+        if unknown and not new:
+            return f"With {unknown} inferred from it, the model explains {explained} on {where}, which is no test of it."
+        return f"A free run{_without(scores)} explains {explained} on {where}."
     ranked = sorted(known, key=lambda name: -float(np.mean([s.fit for s in known[name]])))
-    parts = [f"{name} explains {_listed([str(s) for s in known[name]])}" for name in ranked]
+    parts = [f"{name}{_without(known[name])} explains {_listed([str(s) for s in known[name]])}" for name in ranked]
     return f"On {where}, a free run of {'; one of '.join(parts)}."
+
+
+def _without(scores: Sequence[Score]) -> str:
+    """What a free run did not know, or took from the record."""
+    unknown, new = scores[0].unknown, scores[0].new
+    return f" ({unknown} {'unknown' if new else 'inferred from the record'})" if unknown else ""
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ from pm_sysid.plots.residuals import plot_residuals
 from pm_sysid.posterior.correlation import correlation
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
 from pm_sysid.posterior.innovations import innovations
-from pm_sysid.posterior.predict import Source, predict, predict_fitted
+from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.residual_tests import ResidualTests, residual_tests
@@ -46,13 +46,17 @@ type Tested = tuple[ResidualTests, int] | Paragraph
 
 
 class Score(NamedTuple):
-    """How far a free run is from a measurement: on a record that the fit has not seen, if ``new``."""
+    """How far a free run is from a measurement: on a record that the fit has not seen, if ``new``.
+
+    ``unknown`` are the processes, empty if there are none: drawn from their prior on a new record, inferred on the other.
+    """
 
     output: str
     error: float
     unit: str
     fit: float
     new: bool
+    unknown: str = ""
 
     def __str__(self) -> str:
         return f"{self.fit:.1f} % of {self.output} (RMSE {self.error:.3g}{f' {self.unit}' if self.unit else ''})"
@@ -75,6 +79,13 @@ class Noise(NamedTuple):
             return np.asarray(units)
         tail = scipy.stats.t.sf(np.abs(units), self.freedom[output])
         return np.asarray(np.sign(units) * scipy.stats.norm.isf(np.maximum(tail, np.finfo(float).tiny)))
+
+    def drawn(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+        """White noise of outputs (..., n_y)."""
+        heavy, white = np.isfinite(self.freedom), rng.standard_normal(shape)
+        if heavy.any():
+            white[..., heavy] = rng.standard_t(self.freedom[heavy], (*shape[:-1], int(heavy.sum())))
+        return np.asarray(self.std * white)
 
 
 @dataclass
@@ -210,10 +221,61 @@ class Study:
         blocks: list[Block] = []
         for name, records in self.records.items():
             fitted = predict_fitted(self.idata, model=self.model, name=name, draws=min(self.validation.runs, 50))
+            if filter_view(name, self.model).system.driving:
+                blocks += self._with_processes(
+                    name, [(record, runs) for record, (_, runs) in zip(records, fitted, strict=True)]
+                )
+                continue
             for r, (record, (_, runs)) in enumerate(zip(records, fitted, strict=True)):
                 which = _which("Free run on the record of the fit", r, len(records))
                 blocks += self._judged(which, name, record, runs, self._colours(name), self._noise(name, r))
         return blocks
+
+    def _with_processes(self, name: str, fitted: list[tuple[TimeSeries, xr.Dataset]]) -> Iterator[Block]:
+        """Fit with the processes inferred, one sample ahead, and without them."""
+        ahead = innovations(self.idata, name, model=self.model)["innovation"].to_numpy()
+        alone = without_processes(self.idata, model=self.model, name=name)
+        unknown, colours = _unknown(name, self.model), self._colours(name)
+        yield Paragraph(
+            f"With {unknown} inferred from the record: what is drawn here is given all of it, and a process can bring it near "
+            "anything that was measured. Predictions one sample ahead know nothing of that sample."
+        )
+        end = 0
+        for r, (record, runs) in enumerate(fitted):
+            here, end = slice(end, end + len(record)), end + len(record)
+            which, noise = _which("Record of the fit", r, len(fitted)), self._noise(name, r)
+            for i, output in enumerate(_outputs(name, self.model)):
+                y, scored, middle = self._scored(name, record, runs, i, output)
+                if middle is None:
+                    yield Paragraph(f"{which}, {output}: no measurement or no finite draw to compare.", "warning")
+                    continue
+                candidates = middle, record.output_matrix[:, i] - ahead[here, i], alone[r][:, i]
+                known = [scored & np.isfinite(c) for c in candidates]
+                fits = [float(fit_percent(y[k], c[k])) if k.any() else np.nan for k, c in zip(known, candidates, strict=True)]
+                ratio = float(np.sqrt(np.mean(noise.scores(i, y[scored] - middle[scored]) ** 2)))
+                error = float(rmse(y[scored], middle[scored]))
+                self.verdicts.append(
+                    verdicts.inferred(which, output, unknown, ratio, (fits[0], fits[1], fits[2]), colours.get(output, ""))
+                )
+                score = Score(output, error, self.units.get(output, ""), fits[0], False, unknown)
+                self.scores.append(score)
+                unit = f" {score.unit}" if score.unit else ""
+                yield Paragraph(
+                    f"{which}, {output}: RMSE {error:.4g}{unit}, fit {fits[0]:.2f} %; one sample ahead {fits[1]:.2f} %; "
+                    f"without {unknown} {fits[2]:.2f} %."
+                )
+            for output in _outputs(name, self.model):
+                caption = f"{which}, {output}: median and 94 % band of draws given the record, without measurement noise"
+                yield figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units)
+
+    def _scored(
+        self, name: str, record: TimeSeries, runs: xr.Dataset, i: int, output: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """An output, which samples of it are compared, and the median of the runs; None if nothing can be compared."""
+        y, middle = record.output_matrix[:, i], np.nanmedian(labelled(runs, output).transpose("draw", "time"), axis=0)
+        caught = _censored(name, self.model, record)
+        scored = np.isfinite(y) & ~caught[:, i] & (record.t >= record.t[0] + self.validation.skip)
+        return y, scored, middle if scored.any() and np.isfinite(middle[scored]).all() else None
 
     def _colours(self, name: str) -> dict[str, str | None]:
         """What shows that innovations of a filter's outputs are no noise; None where there are too few to test."""
@@ -246,11 +308,10 @@ class Study:
         ``colours`` says what shows that residuals known beforehand are no noise; what the runs leave is tested here.
         """
         left = {o: tested for o, (_, tested) in self._left(what, name, record, runs, noise).items()}
-        caught, coloured = _censored(name, self.model, record), {one.name for one in _coloured(filter_view(name, self.model))}
+        coloured = {one.name for one in _coloured(filter_view(name, self.model))}
         for i, output in enumerate(_outputs(name, self.model)):
-            y, middle = record.output_matrix[:, i], np.nanmedian(labelled(runs, output).transpose("draw", "time"), axis=0)
-            scored = np.isfinite(y) & ~caught[:, i] & (record.t >= record.t[0] + self.validation.skip)
-            if not scored.any() or not np.isfinite(middle[scored]).all():
+            y, scored, middle = self._scored(name, record, runs, i, output)
+            if middle is None:
                 yield Paragraph(f"{what}, {output}: no measurement or no finite run to compare.", "warning")
                 continue
             error, fit = rmse(y[scored], middle[scored]), fit_percent(y[scored], middle[scored])
@@ -317,12 +378,50 @@ class Study:
             which = _which("Free run on a record of validation", r, len(how.all))
             blocks.append(Paragraph(f"{which}: initial state {runs.attrs['x0']}."))
             noise = self._noise(name, how.record)
+            if filter_view(name, self.model).system.driving:
+                blocks += self._spread(which, name, record, runs, noise)
+                self.verdicts += verdicts.coverage(self.records[name], record)
+                continue
             coloured = {one.name for one in _coloured(filter_view(name, self.model))}
             colours = {o: None if o in coloured else "" for o in _outputs(name, self.model)}
             blocks += self._judged(which, name, record, runs, colours, noise)
             self.verdicts += verdicts.coverage(self.records[name], record)
             blocks += self._left_over(which, name, record, runs, noise)
         return blocks
+
+    def _spread(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise) -> Iterator[Block]:
+        """Whether free runs on drawn processes are as far from a new record as these let them be."""
+        unknown, rng, sensors = (
+            _unknown(name, self.model),
+            np.random.default_rng(0),
+            filter_view(name, self.model).problem.form.sensors,
+        )
+        coloured = {one.name for one in _coloured(filter_view(name, self.model))}
+        yield Paragraph(f"{what}: of {unknown} nothing is known there; each run has a path drawn from its prior.")
+        outputs = _outputs(name, self.model)
+        drawn = np.stack([labelled(runs, o).transpose("draw", "time").to_numpy() for o in outputs], axis=-1)
+        drawn = drawn[np.isfinite(drawn).all(axis=(1, 2))]
+        measured = sensors.clipped(drawn + noise.drawn(drawn.shape, rng)) if len(drawn) else drawn
+        for i, output in enumerate(outputs):
+            y, scored, middle = self._scored(name, record, runs, i, output)
+            if middle is None or not len(drawn):
+                yield Paragraph(f"{what}, {output}: no measurement or no finite run to compare.", "warning")
+                continue
+            error, fit = float(rmse(y[scored], middle[scored])), float(fit_percent(y[scored], middle[scored]))
+            seen = np.isfinite(y) & (record.t >= record.t[0] + self.validation.skip)  # those at a limit, too: so are the runs
+            kept, enough = measured[:, seen, i], len(drawn) >= 1 / verdicts.UNLIKE
+            rank = distance_rank(y[seen], kept, 1e-3 * float(noise.std[i])) if enough and output not in coloured else None
+            low, high = np.quantile(kept, [0.05, 0.95], axis=0)
+            inside = 100 * float(np.mean((y[seen] >= low) & (y[seen] <= high)))
+            known = set(self.validation.x0 or {}) >= set(filter_view(name, self.model).system.states)
+            self.verdicts.append(verdicts.spread(what, output, unknown, fit, inside, rank, known or self.validation.skip > 0))
+            score = Score(output, error, self.units.get(output, ""), fit, True, unknown)
+            self.scores.append(score)
+            unit = f" {score.unit}" if score.unit else ""
+            yield Paragraph(f"{what}, {output}: RMSE {error:.4g}{unit}, fit {fit:.2f} %; {inside:.0f} % in the 90 % band.")
+        for output in outputs:
+            caption = f"{what}, {output}: median and 94 % band of runs with {unknown} drawn from the prior"
+            yield figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units)
 
     def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise) -> Iterator[Block]:
         """Whether what free runs leave of a record is noise."""
@@ -378,6 +477,13 @@ def _sentences(tests: ResidualTests) -> list[str]:
 
 def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:
     return filter_view(name, model).system.outputs
+
+
+def _unknown(name: str, model: pm.Model) -> str:
+    """Inputs and drifts that are processes, in words."""
+    driving = filter_view(name, model).system.driving
+    parts = [one.name if one.role == "input" else f"the drift of {one.name}" for one in driving]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _coloured(view: FilterView) -> list[Any]:

@@ -27,6 +27,9 @@ ALPHA, COLOURED, SPREAD = 0.01, 0.3, (0.8, 1.25)
 NOISE_ONLY, SMALL = 1.2, 3.0
 #: Fit of a free run in percent below which it is poor, and above which it is accurate, whatever the noise.
 POOR_FIT, ACCURATE_FIT = 50.0, 90.0
+#: Share of free runs, drawn from the prior of what was not recorded, that are as far from the others as the measurement, and
+#: of those that are nearer, below which the measurement is no such run.
+UNLIKE = 0.025
 #: Part of the range of the fit by which a record of validation may go beyond it.
 BEYOND = 0.1
 
@@ -81,6 +84,18 @@ TABLE = (
         f"error above {NOISE_ONLY:g} times the noise (up to {SMALL:g}: small); or fit below {POOR_FIT:g} %; or innovations, or "
         "what the run leaves, are no noise, whatever the size of the error",
         "another structure, another `intersample`",
+    ),
+    (
+        "with a process inferred",
+        f"error of the outputs above {NOISE_ONLY:g} times the noise (above {SMALL:g}, or fit below {POOR_FIT:g} %: problem); "
+        f"innovations are no noise; or the known inputs alone explain less than {POOR_FIT:g} %",
+        "another process or structure; a record in which the known inputs do more",
+    ),
+    (
+        "free run where a process is drawn from its prior",
+        f"fewer than {100 * UNLIKE:g} % of the runs are as far from the others as the measurement (problem, if its initial "
+        f"state was given), or fewer than {100 * UNLIKE:g} % nearer",
+        "another structure; `sid.Validation(x0=..., skip=...)`",
     ),
     (
         "residuals of a free run of the validation record are white",
@@ -282,6 +297,74 @@ def run(what: str, output: str, error: float, fit: float, noise: float | None, c
     if fit > ACCURATE_FIT:
         return Verdict("look", f"{text}: accurate, but its uncertainty does not cover what the structure lacks.")
     return Verdict("bad", f"{text}: a free run drifts away, or the structure is wrong.")
+
+
+def inferred(
+    what: str, output: str, unknown: str, error: float, fits: tuple[float, float, float], colour: str | None = ""
+) -> Verdict:
+    """What a model with processes makes of a record that these were inferred from.
+
+    A process can explain nearly anything, so that a good fit is no more than necessary: what counts is whether the next sample
+    is predicted, and what the equations do without it.
+
+    Parameters
+    ----------
+    unknown : str
+        What the processes are.
+    error : float
+        Root mean square error of the outputs given the whole record, in units of the noise; NaN where no noise is known.
+    fits : tuple of float
+        Fit in percent of these outputs, of predictions one sample ahead, and of a run without the processes.
+    colour : str or None
+        What shows that innovations are no noise (:func:`coloured`); None if there were too few to test.
+    """
+    fit, ahead, alone = fits
+    text = f"{what}, {output}: with {unknown} inferred from it, fit {fit:.1f} %; one sample ahead {ahead:.1f} %"
+    if error >= NOISE_ONLY or not fit > POOR_FIT:
+        size = f"; the error is {error:.3g} times the noise" if np.isfinite(error) else ""
+        said = f"{text}{size}: the structure is wrong, or the process too small or too smooth."
+        return Verdict("bad" if error >= SMALL or not fit > POOR_FIT else "look", said)
+    if colour:
+        return Verdict("look", f"{text}, but what is left {colour}: a process explains much, and even so something is missing.")
+    if not alone > POOR_FIT:
+        said = f"without it a run explains {max(alone, 0.0):.1f} %, so that this says little of the equations: try a new record"
+        return Verdict("look", f"{text}; {said}.")
+    if colour is None:
+        return Verdict("look", f"{text}; whether what is left is noise cannot be tested (too few samples).")
+    return Verdict("good", f"{text}; without it a run explains {alone:.1f} %, and what is left is noise.")
+
+
+def spread(
+    what: str, output: str, unknown: str, fit: float, inside: float, rank: float | None, start_known: bool = True
+) -> Verdict:
+    """How far free runs are from a record on which nothing is known of the processes, and how far these let them be.
+
+    Parameters
+    ----------
+    unknown : str
+        What the processes are.
+    fit, inside : float
+        Fit of the median in percent; percent of the samples in the 90 % band of runs and noise.
+    rank : float or None
+        Share of runs as far from the others as the measurement (:func:`~pm_sysid.posterior.predict.distance_rank`); None if it
+        is not known.
+    start_known : bool
+        Whether the initial state was given.
+    """
+    text = f"{what}, {output}: {unknown} drawn from the prior, since nothing is known of it there; the median of the runs has "
+    text += f"fit {fit:.1f} %, their 90 % band holds {inside:.0f} % of the samples"
+    if rank is None:
+        return Verdict("look", f"{text}; whether that is as it should be cannot be told (too few runs, or coloured noise).")
+    if rank < UNLIKE:
+        if start_known:
+            return Verdict("bad", f"{text}: farther off than what is unknown explains. The structure or a parameter is wrong.")
+        said = (
+            "farther off than what is unknown explains: by its initial state (give it, or skip the beginning), or the structure"
+        )
+        return Verdict("look", f"{text}: {said}.")
+    if rank > 1 - UNLIKE:
+        return Verdict("look", f"{text}: nearer than what is unknown lets it be; there is less of it here, or it is too large.")
+    return Verdict("good", f"{text}: as far off as what is unknown lets it be.")
 
 
 def coverage(trained: Sequence[TimeSeries], record: TimeSeries) -> Iterator[Verdict]:

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
+from pm_sysid.reports.report import headline
 from pm_sysid.reports.sections import Study
 from pm_sysid.solve.filter_substeps import noise_level
 from support.small import linear_oscillator
@@ -368,3 +369,57 @@ def test_samples_at_a_limit_are_no_evidence_of_a_good_fit() -> None:
     found = judged("white", error, limits=(None, 0.3))
     ratios = [float(re.search("error is (.*) times the noise", v.text)[1]) for v in found]
     np.testing.assert_allclose(ratios, 1.0, atol=0.2)
+
+
+PUSHED = sid.System(
+    lambda t, x, u, p: (x.v, u.F + u.d - 0.4 * x.v - p.k * x.z),
+    states=("z", "v"),
+    inputs=("F", "d"),
+    params=("k",),
+    observe=lambda t, x, dx, u, p: x.z,
+)
+GUST = sid.OU(scale=0.5, length=0.6)
+
+
+def pushed(seed: int) -> sid.TimeSeries:
+    """A record of an oscillator that a gust pushes beside the known force."""
+    t = np.arange(300) * 0.1
+    given = sid.TimeSeries(t, 4.0 * np.sin(0.8 * t) + 3.0 * np.sin(2.2 * t + seed), inputs="F")
+    run = sid.simulate(PUSHED, given, {"k": 9.0}, x0=0.0, latent={"d": GUST}, random_seed=seed)["y"].to_numpy()
+    return given.replace(y=run + 0.02 * np.random.default_rng(seed).standard_normal(len(t)))
+
+
+def judged_with_a_gust(k: float) -> Study:
+    """Report of a model with the gust as a process, and with the stiffness k."""
+    with pm.Model() as model:
+        params = {"k": pm.Normal("k", 9.0, 1.0)}
+        options = {"noise": 0.02, "x0": {"z": 0.0, "v": 0.0}, "solver": sid.EK1(order=2), "substeps": 4}
+        sid.ODEFilter("y", PUSHED, pushed(1), params, latent={"d": GUST}, **options)
+    posterior = xr.Dataset({"k": (("chain", "draw"), np.full((1, 100), k))})
+    new = sid.Validation(pushed(2), x0={"z": 0.0, "v": 0.0})
+    study = Study(model, xr.DataTree.from_dict({"posterior": posterior}), {"y": [pushed(1)]}, new)
+    study._fit()
+    study._residuals()
+    study._validation()
+    return study
+
+
+def test_a_right_model_is_not_called_wrong_for_a_force_that_nobody_recorded() -> None:
+    """Its free runs are far from the new record, as they have to be."""
+    study = judged_with_a_gust(9.0)
+    assert [v for v in study.verdicts if v.level == "bad"] == []
+    fit, new = (next(v for v in study.verdicts if what in v.text) for what in ("inferred from it", "drawn from the prior"))
+    assert fit.level == new.level == "good"
+    seen, unseen = study.scores
+    assert (seen.new, unseen.new, seen.unknown) == (False, True, "d") and seen.fit > 95 > unseen.fit
+    assert headline({"model": study}).startswith("A free run (d unknown) explains")
+    study.scores.pop()
+    assert headline({"model": study}).startswith("With d inferred from it, the model explains")
+
+
+def test_a_wrong_model_is_not_called_right_because_a_force_explains_the_rest() -> None:
+    """A stiffness that is a third off fits the record as well, with another force; a new record shows it."""
+    study = judged_with_a_gust(6.0)
+    assert study.scores[0].fit > 95
+    assert next(v for v in study.verdicts if "inferred from it" in v.text).level != "good"
+    assert next(v for v in study.verdicts if "drawn from the prior" in v.text).level == "bad"

@@ -93,3 +93,29 @@ def test_an_evidence_that_its_sampler_doubts_is_not_called_good(doubt: str, expe
     idata = xr.DataTree.from_dict({"sample_stats": xr.Dataset(columns, attrs={"doubt": doubt})})
     last = list(verdicts.sampling(idata, found(1.0, 900.0)))[-1]
     assert last.level == expected and doubt in last.text
+
+
+@pytest.mark.parametrize(
+    ("error", "fits", "colour", "level"),
+    [
+        (0.8, (99.0, 95.0, 80.0), "", "good"),
+        (0.8, (99.0, 95.0, 10.0), "", "look"),  # the process does it all
+        (0.8, (99.0, 95.0, 80.0), "is not white", "look"),
+        (0.8, (99.0, 95.0, 80.0), None, "look"),
+        (2.0, (97.0, 95.0, 80.0), "", "look"),
+        (5.0, (97.0, 95.0, 80.0), "", "bad"),
+        (0.8, (30.0, 20.0, 80.0), "", "bad"),  # the noise does it all
+        (np.nan, (99.0, 95.0, np.nan), "", "look"),
+    ],
+)
+def test_a_fit_with_a_process_inferred_is_judged_by_what_it_could_not_help(error, fits, colour, level) -> None:
+    found = verdicts.inferred("record", "y", "d", error, fits, colour)
+    assert found.level == level and "with d inferred" in found.text and "one sample ahead" in found.text
+
+
+@pytest.mark.parametrize(
+    ("rank", "start_known", "level"),
+    [(0.5, True, "good"), (0.01, True, "bad"), (0.01, False, "look"), (0.99, True, "look"), (None, True, "look")],
+)
+def test_runs_on_drawn_paths_are_judged_by_their_spread(rank, start_known, level) -> None:
+    assert verdicts.spread("run", "y", "d", 20.0, 90.0, rank, start_known).level == level
