@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -26,6 +26,20 @@ from pm_sysid.symbolic.system import System
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
+#: Arguments of an ODEFilter, and what a fit has in their place.
+ELSEWHERE = {
+    "latent": "make the force a state of the system, such as d with the rate -d / length, and give it process noise: "
+    "predictor=ExtendedKalman(Q={'d': 'q'}), objective='likelihood' and q in p_guess",
+    "varying": "make the parameter a state of the system with the rate 0, and give it process noise: "
+    "predictor=ExtendedKalman(Q={'k': 'q'}), objective='likelihood' and q in p_guess",
+    "coloured": "make the noise a state of the system, such as w with the rate -w / length, which observe adds to the output, "
+    "and give it process noise: predictor=ExtendedKalman(Q={'w': 'q'}), objective='likelihood' and q in p_guess",
+    "limits": "mark samples at a limit as missing (NaN), though the parameters are then biased towards smaller outputs",
+    "noise": "the noise is that of the predictor: predictor=ExtendedKalman(R={'y': 'estimate'})",
+    "x0_std": "give x0=InitialState(values, P0=covariance)",
+    "solver": "give it as predictor=",
+    "substeps": "give the predictor substeps, such as predictor=ExtendedKalman(substeps=2)",
+}
 #: Status of a guess outside its bounds, and of an impossible one.
 INFEASIBLE, IMPOSSIBLE = -1, -2
 
@@ -44,6 +58,7 @@ def fit_pem(
     starts: int | Sequence[Any] = 8,
     random_seed: Any = 0,
     progressbar: bool = True,
+    **unexpected: Never,
 ) -> PEMResult:
     r"""Find parameters by minimising the one-step-ahead prediction errors of a filter.
 
@@ -84,6 +99,8 @@ def fit_pem(
         Of the starts that are drawn. The same seed gives the same result.
     progressbar : bool, default True
         Show what the search is doing.
+    **unexpected
+        None: an argument of :class:`ODEFilter` that has no place here is refused with what to do instead.
 
     Returns
     -------
@@ -118,6 +135,8 @@ def fit_pem(
     >>> fit.success, round(fit.p["rate"], 5)
     (True, 1.5)
     """
+    for name in unexpected:
+        raise TypeError(_elsewhere(name))
     if not among(objective, ("mse", "likelihood")):
         raise ValueError(f"objective is {shown(objective)}; give 'mse' or 'likelihood'.")
     optimiser = Optimiser() if optimiser is None else optimiser
@@ -131,6 +150,13 @@ def fit_pem(
         doing("choosing the step")
         setup = set_up(system, data, p_guess, predictor, InitialState.of(x0), bounds, fixed, objective)
         return _fit(setup, objective, p_guess, optimiser, others, number, random_seed)
+
+
+def _elsewhere(name: str) -> str:
+    """What to do about an argument that a fit does not have."""
+    if name not in ELSEWHERE:
+        return f"fit_pem() got an unexpected keyword argument {name!r}."
+    return f"{name} is an argument of ODEFilter, not of fit_pem; {ELSEWHERE[name]}, or build the model and call find_mode."
 
 
 def _fit(

@@ -10,6 +10,7 @@ import numpy as np
 
 from pm_sysid.arguments import number
 from pm_sysid.solve.checks import spread_numbers
+from pm_sysid.solve.noise import check_plain_noise
 from pm_sysid.solve.options import EK1, Solver
 from pm_sysid.solve.run_substeps import checked_method
 from pm_sysid.solve.substeps import checked_substeps
@@ -49,6 +50,7 @@ def read_noise(what: str, value: Any, channels: Sequence[str], *, positive: bool
         If it is no covariance of these channels.
     """
     n = len(channels)
+    check_plain_noise(value, what, "give a covariance or standard deviations, and mark outliers as missing (NaN)")
     if isinstance(value, str):
         if value != ESTIMATE:
             raise ValueError(f"{what} is {value!r}; give 'estimate', a covariance, or a dict of standard deviations.")

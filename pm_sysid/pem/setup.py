@@ -99,6 +99,7 @@ def set_up(
         guess = dict(zip(free, guess.values(), strict=True))
     process, noise = predictor.noises(system)
     noise = _default_noise(noise, system, process, objective)
+    _check_by_record(system, guess, fixed, len(records))
     _check_names(system, guess, fixed, process, noise, objective)
 
     initially = initial_values(system, records, initial.x0)
@@ -186,6 +187,18 @@ def _check_weights(predictor: Predictor, process: Noise, noise: Noise, roots: np
             "R is not given, but the predictor weighs measurements against an uncertain state (Q, P0 or a solver); give "
             "R=..., or objective='likelihood' to find it."
         )
+
+
+def _check_by_record(system: System, guess: Mapping[str, float], fixed: Mapping[str, float], n_records: int) -> None:
+    """Refuse a parameter with a number for each record, in words of its own."""
+    for p in system.params:
+        entries = {f"{p}_{i}" for i in range(n_records)}
+        if n_records > 1 and p not in guess and p not in fixed and entries <= set(guess):
+            raise ValueError(
+                f"p_guess has {n_records} numbers for {p!r}, one for each record, but a fit shares its parameters: fit each "
+                f"record by itself, or build an ODEFilter with params={{{p!r}: {p}}}, {p} a variable of shape ({n_records},), "
+                "and call find_mode."
+            )
 
 
 def _check_names(

@@ -262,16 +262,15 @@ def _traced(noise: Any) -> Any:
     return noise
 
 
-def check_plain_noise(noise: Any) -> None:
+def check_plain_noise(
+    noise: Any, what: str = "noise", remedy: str = "give standard deviations: a number, a PyMC variable, or one for each output"
+) -> None:
     """Refuse noise that only an :class:`ODEFilter` takes."""
     values = noise.values() if isinstance(noise, Mapping) else noise if isinstance(noise, list | tuple) else [noise]
     for value in values:
         if isinstance(value, StudentT | Correlated) or _is_rule(value):
             found = "a function" if _is_rule(value) else repr(value)
-            raise TypeError(
-                f"noise is or holds {found}, which only ODEFilter takes; give standard deviations: a number, a PyMC "
-                "variable, or one for each output."
-            )
+            raise TypeError(f"{what} is or holds {found}, which only ODEFilter takes; {remedy}.")
 
 
 def _called(name: str, function: Callable[[Any], Any]) -> Traced:

@@ -97,3 +97,32 @@ def test_an_estimated_start_is_not_uncertain_twice() -> None:
     order = [of[n] for n in squares.names]
     np.testing.assert_allclose(likelihood.x[order], squares.x, rtol=1e-3, atol=1e-2 * squares.x_stderr.max())
     np.testing.assert_allclose(likelihood.x_stderr[order], squares.x_stderr, rtol=0.05)
+
+
+def test_a_force_that_nobody_recorded_is_a_state_with_process_noise() -> None:
+    """What the error of ``latent`` says to do: stiffness, size of the force and noise are found."""
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F + x.d - p.k * x.z - 0.4 * x.v, -x.d / 0.6),
+        states=("z", "v", "d"),
+        inputs=("F",),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    pushed = sid.System(
+        lambda t, x, u, p: (x.v, u.F + u.d - p.k * x.z - 0.4 * x.v),
+        states=("z", "v"),
+        inputs=("F", "d"),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    t, gust = np.arange(600) * 0.1, sid.OU(scale=0.5, length=0.6)
+    known = sid.TimeSeries(t, 2.0 * np.sin(0.8 * t) + np.sin(2.2 * t), inputs="F")
+    z = sid.simulate(pushed, known, {"k": 4.0}, x0=0.0, latent={"d": gust}, random_seed=4)["y"].to_numpy()
+    data = known.replace(y=z + 0.02 * np.random.default_rng(4).standard_normal(len(t)))
+    predictor = sid.ExtendedKalman(Q={"d": "q"}, R={"y": "r"}, substeps=2)
+    guess = {"k": 3.0, "q": 0.1, "r": 0.05}
+    found = sid.fit_pem(system, data, guess, predictor=predictor, x0=0.0, objective="likelihood", starts=1, progressbar=False)
+    # In a sampling interval the force forgets 1 - exp(-2 * 0.1 / 0.6) of its variance and gets as much.
+    truth = {"k": 4.0, "q": 0.5 * np.sqrt(1 - np.exp(-0.2 / 0.6)), "r": 0.02}
+    for name, value in truth.items():
+        assert abs(found.p[name] - value) < 3 * found.stderr[name] and found.stderr[name] < 0.2 * value, name

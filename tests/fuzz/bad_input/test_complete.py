@@ -25,7 +25,7 @@ PUBLIC |= {name: getattr(sid.models, name) for name in sid.models.__all__}
 PUBLIC |= {f"datasets.{name}": getattr(sid.datasets, name) for name in sid.datasets.__all__}
 CALLED = {name: thing for name, thing in PUBLIC.items() if name not in NOT_CALLED}
 #: Arguments that are passed on to PyMC, which checks them, or to something that is probed itself.
-PASSED_ON = {"settings", "kwargs", "compile_kwargs", "blocked"}
+PASSED_ON = {"settings", "kwargs", "compile_kwargs", "blocked", "unexpected"}
 
 
 def test_the_names_that_are_not_called_exist() -> None:
