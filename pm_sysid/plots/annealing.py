@@ -22,6 +22,7 @@ from pm_sysid.plots.axes import (
     known,
     mark_truth,
     panels,
+    shared_legend,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def plot_annealing(
         panel.set_title("annealing" if phase else "after", fontsize="medium")
     for panel in grid[-1]:
         panel.set_xlabel("draw")
+    shared_legend(grid, axes, "outside lower center", ncols=3 if axes is None else 1)
     return grid
 
 
@@ -107,6 +109,7 @@ def _draw_chains(ax: Axes, values: FloatArray, first: int, chain: int) -> None:
     draw = first + np.arange(float(values.shape[1]))
     for c in sorted(range(len(values)), key=lambda c: c == chain):
         style = {"color": MODEL, "lw": 0.8} if c == chain else {"color": PRIOR, "lw": 0.5, "zorder": 1}
+        style["label"] = f"chain {c}" if c == chain else "other chains"
         draw_line(ax, draw, values[c], **style)
     ax.set_xlim(draw[0], draw[-1])
     ax.spines[["right", "top"]].set_visible(False)

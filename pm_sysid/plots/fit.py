@@ -93,8 +93,8 @@ def plot_fit(
     if not isinstance(record, TimeSeries):
         raise TypeError(f"record is {type(record).__name__}; give a TimeSeries")
     hdi, window = probability(hdi, "hdi"), interval(window, "window")
-    name, y = _measured(record, output)
-    draws = _draws(record, prediction, name)
+    name, y = measured(record, output)
+    draws = prediction_draws(record, prediction, name)
     inside = between(record.t, window, "window")
     t, y, draws = record.t[inside], y[inside], draws[:, inside]
     low, middle, high = np.quantile(draws, [(1 - hdi) / 2, 0.5, (1 + hdi) / 2], axis=0)
@@ -123,7 +123,8 @@ def plot_fit(
     return views.finish(grid)
 
 
-def _measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
+def measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
+    """Name and measurements (T,) of an output, which may be left out where there is one."""
     names = record.outputs
     if not names:
         raise ValueError("record has no outputs; pass a TimeSeries with y")
@@ -135,7 +136,7 @@ def _measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
     return name, record.output_matrix[:, names.index(name)]
 
 
-def _draws(record: TimeSeries, prediction: Any, name: str) -> FloatArray:
+def prediction_draws(record: TimeSeries, prediction: Any, name: str) -> FloatArray:
     """Predictions of one output, shape (draws, T)."""
     if isinstance(prediction, xr.Dataset):
         if name not in prediction and name.partition("[")[0] not in prediction:

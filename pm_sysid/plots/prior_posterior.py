@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FOCUS = 5  # times: a prior that much wider than the posterior does not set the range of a panel
+_VISIBLE = 0.01  # of the height of the posterior: a lower prior would be hidden by the axis, and is not drawn
 _CROWDED = 0.03  # of the draws within a bandwidth of the extreme one: it is a bound, not a tail
 _MOST_PANELS = 40
 
@@ -34,7 +35,8 @@ def plot_prior_posterior(
     """Draw the densities of each scalar parameter before and after the data.
 
     The title is the posterior mean and standard deviation. A panel whose prior is more than five times wider
-    than its posterior (between the quartiles) shows the range of the posterior, and its title says so.
+    than its posterior (between the quartiles) shows the range of the posterior, and its title says so. There the prior is a
+    line near the axis, and left out where it would lie on it.
 
     Parameters
     ----------
@@ -122,9 +124,10 @@ def _draw_densities(ax: Axes, label: str, posterior: FloatArray, prior: FloatArr
     margin = 0.12 * (high - low) or abs(low) or 1.0
     low, high = (f(edge, truth) if truth is not None else edge for f, edge in ((min, low), (max, high)))
     x = np.linspace(low - margin, high + margin, 400)
-    if prior is not None:
-        ax.plot(x, _density(prior, x), color=PRIOR, lw=1.2 if ratio <= _FOCUS else 0.7, label="prior")
     density = _density(posterior, x)
+    before = None if prior is None else _density(prior, x)
+    if before is not None and not before.max() < _VISIBLE * density.max():  # NaN for constants
+        ax.plot(x, before, color=PRIOR, lw=1.2 if ratio <= _FOCUS else 0.7, label="prior")
     ax.plot(x, density, color=MODEL, lw=1.2, label="posterior")
     ax.fill_between(x, density, color=MODEL, alpha=0.25, linewidth=0)
     if truth is not None:

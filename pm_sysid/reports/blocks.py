@@ -79,6 +79,12 @@ class Table(Block):
     rows: Sequence[Sequence[str]]
     texts: Sequence[int] = ()
 
+    def without_empty(self) -> Table:
+        """The table without those columns of ``texts`` in which no row has anything."""
+        kept = [i for i in range(len(self.header)) if i not in self.texts or any(row[i] for row in self.rows)]
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return Table([self.header[i] for i in kept], rows, [kept.index(i) for i in self.texts if i in kept])
+
 
 @dataclass(frozen=True)
 class Frame(Block):
@@ -120,6 +126,15 @@ class Figure(Block):
     caption: str
     png: str
     warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Zoomable(Block):
+    """A figure (HTML that needs the script of plotly) for the screen, and the still one that is printed, if it is another."""
+
+    caption: str
+    html: str
+    still: Figure | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.units import with_unit
 from pm_sysid.reports.blocks import Notes
 from pm_sysid.reports.comparison_page import Case, page
 from pm_sysid.reports.html import fragment
@@ -76,13 +77,23 @@ class Comparison:
         target.write_text(html, encoding="utf-8")
         return target
 
+    def _unit(self, score: str, name: str) -> str:
+        """Unit of a column of errors, where the records of validation say that of the output; empty if none is known."""
+        if score == "fit":
+            return "%"
+        record = self.validation[0]
+        unit = record.units.get(name.partition("[")[2].removesuffix("]") or record.outputs[0], "")
+        if score == "RMSE" or not unit:
+            return unit
+        return f"{unit}²" if unit.isalpha() else f"({unit})²"
+
     def _short(self) -> pd.DataFrame:
         """Table of text with only what is known."""
         table, columns = self.table, {}
         columns["unknowns"] = [f"{n:d}" for n in table["unknowns"]]
-        for name in table.columns:
-            if str(name).split("[")[0] in ("RMSE", "MSE", "fit"):
-                columns[str(name)] = [_text(v, ".4g") for v in table[name]]
+        for name in map(str, table.columns):
+            if (score := name.split("[")[0]) in ("RMSE", "MSE", "fit"):
+                columns[with_unit(name, self._unit(score, name))] = [_text(v, ".4g") for v in table[name]]
         for c in CRITERIA:
             doubted = [any(n.startswith((f"{c}:", "posterior:")) for n in self.notes.get(str(m), ())) for m in table.index]
             columns[c] = [_text(v, ".1f") + " !" * bad for v, bad in zip(table[c], doubted, strict=True)]

@@ -91,14 +91,14 @@ def overview(
     validation: Sequence[TimeSeries],
     units: Mapping[str, str] | None = None,
 ) -> list[Block]:
-    """Table of the models, its meaning, and their predictions of the records of validation."""
+    """Table of the models, their predictions of the records of validation, and the meaning of the table."""
     there = {term: text for term, text in MEANINGS.items() if COLUMNS[term] in table}
-    parts: list[Block] = [Frame(table), Notes(notes), Heading("What the columns mean", 3), Definitions(there)]
+    parts: list[Block] = [Frame(table), Notes(notes)]
     if validation:
         parts.append(Heading("Validation", 3))
-        parts.append(Paragraph(START))
         parts += [figure(caption, draw, units) for caption, draw in _validation(cases, validation)]
-    return parts
+        parts.append(Paragraph(START))
+    return [*parts, Heading("What the columns mean", 3), Definitions(there)]
 
 
 type _Drawing = tuple[str, Callable[[], Any]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pm_sysid.reports.blocks import Block, Equation, Figure, Paragraph
+from pm_sysid.reports.blocks import Block, Equation, Figure, Paragraph, Zoomable
 
 
 def figure(caption: str, draw: Callable[[], Any], units: Mapping[str, str] | None = None) -> Block:
@@ -26,6 +26,16 @@ def figure(caption: str, draw: Callable[[], Any], units: Mapping[str, str] | Non
         except ValueError as error:
             return Paragraph(f"{caption}: {error}", "warning")
     return Figure(caption, data, [str(w.message) for w in caught])
+
+
+def zoomable(caption: str, draw: Callable[[], Any], still: Block | None = None) -> Block:
+    """A figure of plotly; where the still one could not be drawn, that block, which says why."""
+    from plotly.io import to_html
+
+    if still is not None and not isinstance(still, Figure):
+        return still
+    options = {"displaylogo": False, "responsive": True}
+    return Zoomable(caption, to_html(draw(), config=options, include_plotlyjs=False, full_html=False), still)
 
 
 def equation(latex: str) -> Equation:

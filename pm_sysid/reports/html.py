@@ -7,12 +7,17 @@ from functools import lru_cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pm_sysid.reports.blocks import Block
+from pm_sysid.reports.blocks import Block, Zoomable
 
 
 def document(title: str, blocks: Sequence[Block]) -> str:
-    """Whole page."""
-    return _environment().get_template("page.html").render(title=title, blocks=blocks)
+    """Whole page; figures that zoom bring the script that draws them along."""
+    script = ""
+    if any(isinstance(block, Zoomable) for block in blocks):
+        from plotly.offline import get_plotlyjs
+
+        script = get_plotlyjs()
+    return _environment().get_template("page.html").render(title=title, blocks=blocks, script=script)
 
 
 def fragment(blocks: Sequence[Block]) -> str:

@@ -20,6 +20,7 @@ from pm_sysid.arguments import flag, place, shown
 from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.plots.record import plot_record
+from pm_sysid.plots.zoomable import need_plotly
 from pm_sysid.progress import progress_bar
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.blocks import Block, Heading, Links, Summary, Table, Verdicts
@@ -41,6 +42,7 @@ def report(
     title: str = "Identification report",
     units: Mapping[str, str] | None = None,
     evidence: Mapping[str, Any] | None = None,
+    interactive: bool = False,
     progressbar: bool = True,
 ) -> Path:
     """Write what was found about a model, or several models of one record, into one HTML file that needs no other.
@@ -67,6 +69,9 @@ def report(
         Units by channel or parameter, for labels and tables; those of channels are by default the records' own.
     evidence : mapping of name to idata, optional
         As for :func:`compare_models`.
+    interactive : bool, default False
+        Draw fits and residuals over time by plotly, so that they zoom; every sample is then in the page, and plotly's script
+        (5 MB), so that it still needs no other file. On paper the figures are the still ones.
     progressbar : bool, default True
         Show which section is being made; nothing is left of the line.
 
@@ -77,6 +82,8 @@ def report(
 
     Raises
     ------
+    ImportError
+        If ``interactive`` is asked for, and plotly is missing.
     TypeError, ValueError
         If a model has no ODEFilter, a posterior does not fit its model, or a record does not.
 
@@ -102,6 +109,8 @@ def report(
     validation = Validation.of(validation)
     target = place(path, "path")
     flag(progressbar, "progressbar")
+    if flag(interactive, "interactive"):
+        need_plotly("report(interactive=True)")
     if not isinstance(title, str):
         raise TypeError(f"title is {shown(title)}; give text.")
     for label, value in (("units", units), ("evidence", evidence)):
@@ -112,7 +121,7 @@ def report(
         records = _records(one, draws, record)
         if validation.all and len(records) != 1:
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
-        studies[name] = Study(one, draws, records, validation, _units(one, records, units or {}))
+        studies[name] = Study(one, draws, records, validation, _units(one, records, validation.all, units or {}), interactive)
 
     several = len(studies) > 1
     summary: list[Block] = []
@@ -221,9 +230,13 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
     return {names[0]: records}
 
 
-def _units(model: pm.Model, records: Mapping[str, Sequence[TimeSeries]], given: Mapping[str, str]) -> dict[str, str]:
+def _units(
+    model: pm.Model, records: Mapping[str, Sequence[TimeSeries]], validation: Sequence[TimeSeries], given: Mapping[str, str]
+) -> dict[str, str]:
     """Units by channel, as the records and the systems call them, and by parameter."""
     found: dict[str, str] = {}
+    for record in validation:
+        found |= record.units
     for name, some in records.items():
         for record in (*some, *filter_view(name, model).records()):
             found |= record.units
@@ -249,7 +262,9 @@ def _data(records: Mapping[str, Sequence[TimeSeries]], what: str, units: Mapping
                     seen = x[np.isfinite(x)]
                     numbers = [f"{f(seen):.4g}" if seen.size else "" for f in (np.min, np.max, np.mean, np.std)]
                     rows.append([name, kind, units.get(name, ""), *numbers, str(len(x) - seen.size)])
-            blocks.append(Table(["", "", "unit", "smallest", "largest", "mean", "sd", "missing"], rows, texts=(1, 2)))
+            blocks.append(
+                Table(["", "", "unit", "smallest", "largest", "mean", "sd", "missing"], rows, texts=(1, 2)).without_empty()
+            )
             if len(record) >= 8:
                 known = {k: v for k, v in units.items() if k in (*record.inputs, *record.outputs)}
                 caption = f"{title}: over time, amplitude spectrum, and the values it covers"

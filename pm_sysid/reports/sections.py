@@ -20,6 +20,7 @@ from pm_sysid.plots.correlation import plot_correlation
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.prior_posterior import plot_prior_posterior
 from pm_sysid.plots.residuals import plot_residuals
+from pm_sysid.plots.zoomable import fit_over_time, residuals_over_time
 from pm_sysid.posterior.correlation import correlation
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
 from pm_sysid.posterior.innovations import innovations
@@ -31,7 +32,7 @@ from pm_sysid.records.timeseries import BETWEEN_SAMPLES, TimeSeries
 from pm_sysid.reports import verdicts
 from pm_sysid.reports.blocks import Block, Listed, Paragraph, Printed, Table
 from pm_sysid.reports.diagnostics import Diagnostics, diagnose, parameter_rows
-from pm_sysid.reports.drawing import equation, figure
+from pm_sysid.reports.drawing import equation, figure, zoomable
 from pm_sysid.reports.validation import Validation
 from pm_sysid.reports.verdicts import Verdict
 from pm_sysid.solve.substeps import counted
@@ -97,6 +98,7 @@ class Study:
     records: Mapping[str, list[TimeSeries]]  # by filter
     validation: Validation = field(default_factory=Validation)
     units: Mapping[str, str] = field(default_factory=dict)
+    interactive: bool = False  # fit and residuals zoom
     verdicts: list[Verdict] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     _innovations: dict[str, dict[str, tuple[np.ndarray, Tested]]] = field(default_factory=dict, init=False, repr=False)
@@ -178,7 +180,7 @@ class Study:
         priors = {str(v.name): _prior_text(v) for v in self.model.free_RVs}
         with_prior, known = self._prior()
         header = ["", "unit", "prior", "94 % of prior", "mean", "sd", "94 % of posterior", "R-hat", "ESS bulk", "ESS tail"]
-        blocks: list[Block] = [Table(header, parameter_rows(found, priors, known, self.units), texts=(1, 2))]
+        blocks: list[Block] = [Table(header, parameter_rows(found, priors, known, self.units), texts=(1, 2)).without_empty()]
         related = correlation(self.idata, var_names=self.names).to_numpy() if len(found.names) > 1 else np.ones((1, 1))
         self.verdicts += verdicts.sampling(self.idata, found)
         self.verdicts += verdicts.information(found, known, related)
@@ -328,7 +330,10 @@ class Study:
             yield Paragraph(f"{what}, {output}: RMSE {score.error:.4g}{unit}, fit {score.fit:.2f} %.")
         for output in _outputs(name, self.model):
             caption = f"{what}, {output}: median and 94 % band of posterior draws, without measurement noise"
-            yield figure(caption, _fit_figure(_renamed(record, runs), runs, output), self.units)
+            shown = _renamed(record, runs)
+            still = figure(caption, _fit_figure(shown, runs, output), self.units)
+            unit = self.units.get(output, "")
+            yield zoomable(caption, partial(fit_over_time, shown, runs, output, unit), still) if self.interactive else still
 
     def _residuals(self) -> list[Block]:
         text = "Standardised one-step-ahead innovations at the posterior mean: white and normal if the model is right."
@@ -344,6 +349,10 @@ class Study:
                 blocks.append(Listed(f"Innovations of {output}", _sentences(tests)))
                 # Several records follow each other, so that their times would go back.
                 time: dict[str, Any] = {"t": records[0].t} if len(records) == 1 else {"fs": None}
+                if self.interactive:
+                    blocks.append(
+                        zoomable(f"Residuals of {output} over time", partial(residuals_over_time, values, time.get("t")))
+                    )
                 draw = partial(plot_residuals, values, u=u, lags=lags, **time)
                 blocks.append(figure(f"Residuals of {output}", draw, self.units))
         return blocks
@@ -436,6 +445,8 @@ class Study:
             tests, lags = tested
             self.verdicts.append(verdicts.left_over(what, output, tests))
             yield Listed(f"{what}: what it leaves of {output}, in units of the noise", _sentences(tests))
+            if self.interactive:
+                yield zoomable(f"{what}: what it leaves of {output}", partial(residuals_over_time, left, record.t[kept]))
             draw = partial(plot_residuals, left, u=u, lags=lags, t=record.t[kept])
             yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
 

@@ -1,6 +1,7 @@
 """The report on one model or several, the check of substeps, and free runs that begin where the record does."""
 
 import re
+import sys
 from html.parser import HTMLParser
 
 import matplotlib
@@ -127,11 +128,32 @@ def test_several_models_are_compared(tmp_path) -> None:
     other = draws(1)
     del other["posterior"]["c"]
     pairs = {"damped": (MODEL, draws()), "free <1>": (free, other)}
-    text = sid.report(pairs, validation=sid.Validation(OTHER, runs=20), path=tmp_path / "both.html").read_text()
+    new = OTHER.replace(units={"position": "m", "acceleration": "m/s^2"})
+    text = sid.report(pairs, validation=sid.Validation(new, runs=20), path=tmp_path / "both.html").read_text()
     page = Page(text)
     assert page.headings[0] == "Comparison" and "free <1>" in page.headings
     assert 'href="#model-free--1-"' in text and 'id="model-free--1-"' in text
     assert text.index("LOO") < text.index('id="model-damped"')
+    assert page.headings.index("Validation") < page.headings.index("What the columns mean")
+    for title in ("RMSE[position] (m)", "MSE[position] (m²)", "MSE[acceleration] ((m/s^2)²)", "fit[position] (%)"):
+        assert f"<th>{title}</th>" in text
+    assert ">unit<" in text.partition('id="model-damped"')[0] and ">unit<" not in text.partition('id="model-damped"')[2]
+
+
+def test_an_interactive_report_brings_its_script_along_and_keeps_still_figures_for_paper(tmp_path) -> None:
+    text = sid.report(MODEL, draws(), RECORD, path=tmp_path / "zoom.html", interactive=True).read_text()
+    assert not re.search(r"<script[^>]+src=|<link", text) and Page(text).headings
+    body = text.partition("<body>")[2]
+    assert body.count("Plotly.newPlot(") == body.count('class="zoomable"') == 2 + 2  # fits and innovations of two outputs
+    assert body.count('class="still"') == 2  # fits; the still figure of residuals has other panels, too
+    assert len(text) - len(body) > 3_000_000  # the script is in the head
+
+
+def test_an_interactive_report_is_refused_without_plotly_before_anything_is_computed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(ImportError, match=r"report\(interactive=True\) needs plotly"):
+        sid.report(MODEL, draws(), RECORD, path=tmp_path / "zoom.html", interactive=True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

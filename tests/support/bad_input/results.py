@@ -119,6 +119,7 @@ ENTRIES: dict[str, Entry] = {
             "title": "A page",
             "units": {"y": "m"},
             "evidence": None,
+            "interactive": False,
             "progressbar": False,
         },
         names={"idata": ("posterior",)},

@@ -264,6 +264,18 @@ def test_prior_posterior_panels():
     m.figure.canvas.draw()
 
 
+def test_a_prior_that_would_lie_on_the_axis_is_neither_drawn_nor_promised():
+    flat = {"m": pooled(rng.normal(1, 5.0, (1, 400))), "zeta": PRIOR["zeta"]}
+    (m,) = plot_prior_posterior(tree(posterior=POSTERIOR, prior=flat), var_names="m")
+    assert "times wider" in m.get_title() and [one.get_label() for one in m.lines] == ["posterior"]
+    assert [text.get_text() for text in m.figure.legends[0].get_texts()] == ["posterior"]
+    both = plot_prior_posterior(tree(posterior=POSTERIOR, prior=flat))
+    assert {text.get_text() for text in both[0].figure.legends[0].get_texts()} == {"prior", "posterior"}
+    constant = {"m": pooled(np.ones((2, 50)))}
+    (m,) = plot_prior_posterior(tree(posterior=constant, prior={"m": PRIOR["m"]}))
+    assert line(m, "prior").get_ydata().max() > 0
+
+
 def test_densities_integrate_to_one_and_stop_at_bounds():
     (m,) = plot_prior_posterior(tree(posterior=POSTERIOR), var_names="m")
     x, density = line(m, "posterior").get_data()

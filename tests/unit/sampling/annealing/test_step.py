@@ -349,6 +349,8 @@ def test_plot_draws_both_phases() -> None:
         assert panel.get_xlim() == draws
     assert [p.get_ylabel() for p in (samples[0], acceptance[0], k[0])] == ["samples", "acceptance", "k"]
     assert [p.get_title() for p in samples] == ["annealing", "after"]
+    (legend,) = k[0].figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["other chains", "chain 1", "truth"]
     k[0].figure.canvas.draw()
     matplotlib.pyplot.close(k[0].figure)
 
