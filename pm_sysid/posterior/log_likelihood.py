@@ -8,10 +8,14 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pm_sysid.arguments import among
+from pm_sysid.arguments import among, seed, shown, whole
 from pm_sysid.idata import posterior_of, thinned
-from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.likelihood.target import Target
+from pm_sysid.posterior.own_parameters import OwnParameters
+
+#: Most values that a likelihood is averaged over.
+MOST = 10_000
 
 type Space = Literal["model", "unconstrained"]
 
@@ -70,7 +74,9 @@ def evaluate(
     return Likelihood(points, posterior, target.size, None if at is None else at[points["point"].values], centre)
 
 
-def log_likelihood_by_record(idata: Any, *, model: pm.Model | None = None, name: str | None = None) -> xr.DataTree:
+def log_likelihood_by_record(
+    idata: Any, *, model: pm.Model | None = None, name: str | None = None, integrate: int = 0, random_seed: Any = None
+) -> xr.DataTree:
     """Log-likelihood of each record in place of each sample: with it, ``az.loo`` leaves out one specimen at a time.
 
     Parameters
@@ -81,22 +87,38 @@ def log_likelihood_by_record(idata: Any, *, model: pm.Model | None = None, name:
         Default: the model on the context stack.
     name : str, optional
         Name of the :class:`ODEFilter`; needed if the model has several.
+    integrate : int, default 0
+        Over how many values of a specimen's own parameters its likelihood is averaged for each draw; 0: it is that of the draw.
+        With 50 the leave-one-out that follows is that of a specimen of which nothing but the population is known.
+    random_seed : int or numpy.random.Generator, optional
+        Seed of these values.
 
     Returns
     -------
     xarray.DataTree
-        The groups ``posterior`` and ``log_likelihood``, which has the filter's name with dims (chain, draw, record).
+        The groups ``posterior`` and ``log_likelihood``, which has the filter's name with dims (chain, draw, record). With
+        ``integrate`` also ``integration``, whose ``effective`` (chain, draw, record) is the effective number of values.
 
     Raises
     ------
-    ValueError
-        If there is no such filter or no posterior, if the filter is not all that the model observes, or has a single record.
+    ValueError, TypeError
+        If there is no such filter or no posterior, if the filter is not all that the model observes, or has a single record;
+        with ``integrate``, if no free variable of the model has an entry for each record that enters this record alone.
+
+    Warns
+    -----
+    UserWarning
+        If the values that were drawn are too few.
 
     Notes
     -----
     Given the parameters of a specimen, the record of this specimen is all that says what they are. Importance sampling has to
-    reach from the posterior to what the other specimens say alone, which may be far: look at the Pareto k that ``az.loo``
-    reports, and where it is too large fit the model without that specimen.
+    reach from the posterior to what the other specimens say alone, which is far: the Pareto k that ``az.loo`` reports is then
+    too large. With ``integrate`` the parameters of the specimen are integrated out first,
+    ``p(y_r | shared) = E[p(y_r | own, shared)]`` over their prior given what is shared (by importance sampling from normal
+    distributions around a regression on the shared parameters), and what is left out moves the shared parameters alone. Source:
+    Merkle, Furr and Rabe-Hesketh (2019), Bayesian comparison of latent variable models: conditional versus marginal
+    likelihoods, Section 3.
 
     Examples
     --------
@@ -118,11 +140,37 @@ def log_likelihood_by_record(idata: Any, *, model: pm.Model | None = None, name:
     if len(view.model.observed_RVs) != 1:
         names = [v.name for v in view.model.observed_RVs]
         raise ValueError(f"the model observes {names}; only of a model with one ODEFilter does a record have a log-likelihood.")
+    if not whole(integrate, 0, MOST):
+        raise ValueError(f"integrate is {shown(integrate)}; give a number of values from 0 to {MOST}, such as 50.")
+    seed(random_seed)
+    if integrate:
+        return _integrated(idata, view, int(integrate), np.random.default_rng(random_seed))
     found = evaluate(idata, view.model, mean=False)
     record = np.cumsum(view.arrays().counts < 0)[found.draws["point"].to_numpy()]
     sums = found.draws.assign_coords(record=("point", record)).groupby("record").sum("point")
     group = xr.Dataset({view.name: sums.transpose("chain", "draw", "record")})
     return xr.DataTree.from_dict({"posterior": found.posterior, "log_likelihood": group})
+
+
+def _integrated(idata: Any, view: FilterView, values: int, rng: np.random.Generator) -> xr.DataTree:
+    """The same with each specimen's own parameters integrated out."""
+    target, posterior = Target(view.model), posterior_of(idata)
+    names = [str(v.name) for v in view.model.free_RVs]
+    if missing := [n for n in names if n not in posterior]:
+        raise ValueError(f"the posterior lacks the model's variables {missing}; it has {sorted(map(str, posterior))}.")
+    particles = target.unconstrained({n: _pooled(posterior[n]) for n in names})
+    counts = view.arrays().counts
+    edges = np.concatenate([[0], np.flatnonzero(counts < 0), [len(counts)]])
+    own = OwnParameters(target, edges, particles[-1])
+    found = own.integrated(particles, values, rng)
+    dims, shape = ("chain", "draw", "record"), (posterior.sizes["chain"], posterior.sizes["draw"], view.n_records)
+    coords = {d: posterior[d] for d in dims[:2] if d in posterior.coords}
+    groups = {
+        "posterior": posterior[names],
+        "log_likelihood": xr.Dataset({view.name: (dims, found.log_likelihood.reshape(shape))}, coords),
+        "integration": xr.Dataset({"effective": (dims, found.effective.reshape(shape))}, coords),
+    }
+    return xr.DataTree.from_dict(groups)
 
 
 def _pooled(value: xr.DataArray) -> np.ndarray:

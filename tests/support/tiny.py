@@ -57,12 +57,19 @@ def uncertain() -> pm.Model:
 
 @cache
 def specimens() -> pm.Model:
-    """The filter on two records."""
+    """The filter on two records, each with a rate of its own."""
     with pm.Model() as built:
-        rate = pm.LogNormal("rate", 0.0, 0.5)
+        rate = pm.LogNormal("rate", 0.0, 0.5, shape=2)
         solver = sid.EK0(order=1, diffusion=1.0)
         sid.ODEFilter("y", DECAY, [RECORD, RECORD], {"rate": rate}, noise=0.05, x0=1.0, solver=solver, substeps=4)
     return built
+
+
+@cache
+def of_specimens() -> xr.DataTree:
+    """Draws of its two rates."""
+    rates = 1 + 0.05 * np.random.default_rng(0).standard_normal((2, 20, 2))
+    return xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw", "specimen"), rates)})})
 
 
 @cache

@@ -83,7 +83,7 @@ ENTRIES: dict[str, Entry] = {
     "waic": Entry(quiet(sid.waic), {"idata": IDATA, "model": PLAIN, "draws": 40}, sound, names=NAMES),
     "log_likelihood_by_record": Entry(
         quiet(sid.log_likelihood_by_record),
-        {"idata": IDATA, "model": Late(tiny.specimens), "name": "y"},
+        {"idata": Late(tiny.of_specimens), "model": Late(tiny.specimens), "name": "y", "integrate": 50, "random_seed": 1},
         lambda t: finite(t["log_likelihood"]["y"]),
         names=NAMES,
     ),
