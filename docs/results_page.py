@@ -568,14 +568,14 @@ def specimens(found: Mapping[str, Any]) -> str:
         ]
         rows.append([f"{how} pooling", seen, *cells, f"{fit['seconds']:.0f}"])
     loo = "; ".join(
-        f"{key.split(',')[0]} pooling {row['elpd']:.0f} (largest Pareto k {row['pareto_k']:.1f})"
+        f"{key.split(',')[0]} pooling {row['elpd']:.0f} (Pareto k up to {row['pareto_k']:.1f}, too large for {row['doubted']})"
         for key, row in found["models"].items()
         if "elpd" in row
     )
     return (
         f"{found['specimens']} simulated isolators and one more. Error: of the median of free runs over a record of three "
         "seconds, in per cent of its root mean square; beside it the share of its samples in the 90 % band of the runs. "
-        f"Leaving out one specimen by importance sampling: {loo}.\n\n"
+        f"Leaving out one specimen by importance sampling, its own parameters (if it has any) integrated out: {loo}.\n\n"
         + table(["model", "of the last isolator", "error (%)", "in the band", "ESS", "R-hat", "seconds"], rows)
     )
 
