@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, override
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -156,6 +157,10 @@ def changes(coarse: np.ndarray, fine: np.ndarray) -> np.ndarray:
         return np.nan_to_num(np.max(change, axis=(1, 2)), nan=np.inf)
 
 
+#: What the log has said of systems and records.
+_SAID: WeakKeyDictionary[System, set[int]] = WeakKeyDictionary()
+
+
 @dataclass(frozen=True)
 class OutputCriterion(Criterion):
     """Outputs of the free runs of parameter sets (N, P) from initial states (N, n_x), relative to their root mean square.
@@ -172,6 +177,14 @@ class OutputCriterion(Criterion):
     tolerance: float = OUTPUT_TOLERANCE
     states: bool = False
     who = "simulate: "
+
+    def is_new(self, text: str) -> bool:
+        """Free runs are made again and again: by a fit from each of its starts, by a report in each of its sections."""
+        key = hash((self.record.t.tobytes(), self.record.input_matrix.tobytes(), text))
+        said = _SAID.setdefault(self.system, set())
+        new = key not in said
+        said.add(key)
+        return new
 
     @property
     def steps(self) -> str:  # type: ignore[override]

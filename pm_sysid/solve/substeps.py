@@ -147,6 +147,10 @@ class Criterion(ABC):
     def unsettled(self, change: float) -> str:
         """Text of the warning if even the last doubling changes too much."""
 
+    def is_new(self, text: str) -> bool:
+        """Whether the log has not said so before of the same system and record."""
+        return True
+
     def reached(self, change: float) -> str:
         """What the log adds to the number: where it was judged and what is left."""
         return ""
@@ -186,7 +190,9 @@ def fewest_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, f
 def say_chosen(criterion: Criterion, n: int, change: float) -> None:
     """Say in the log how many steps were chosen."""
     steps, reached = counted(n, criterion.steps), criterion.reached(change)
-    _log.info("%ssubsteps='auto' chose %s %s%s.", criterion.who, steps, criterion.per, reached)
+    text = f"{criterion.who}substeps='auto' chose {steps} {criterion.per}{reached}."
+    if criterion.is_new(text):
+        _log.info("%s", text)
 
 
 def searched_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, float]:

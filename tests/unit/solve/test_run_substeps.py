@@ -52,6 +52,27 @@ def test_steps_follow_a_solution_over_sixteen_decades(caplog: pytest.LogCaptureF
     assert isinstance(grid, StepGrid) and grid.total == run.attrs["substeps"].sum()
 
 
+def test_the_log_says_once_for_a_system_and_record_how_many_steps_were_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    def decay() -> sid.System:
+        names = {"states": ("level",), "params": ("rate",)}
+        return sid.System(lambda t, x, u, p: -p.rate * x.level, observe=lambda t, x, dx, u, p: x.level, **names)
+
+    one, other = decay(), decay()
+    said = "substeps='auto' chose"
+    with caplog.at_level(logging.INFO, "pm_sysid"):
+        for _ in range(3):
+            sid.simulate(one, FOUR, {"rate": 0.1}, x0=1.0)
+        assert caplog.text.count(said) == 1
+        sid.simulate(one, sid.TimeSeries(FOUR.t), {"rate": 0.1}, x0=1.0)  # another object with the same times
+        assert caplog.text.count(said) == 1
+        sid.simulate(one, sid.TimeSeries(2 * FOUR.t), {"rate": 0.1}, x0=1.0)
+        assert caplog.text.count(said) == 2
+        sid.simulate(one, FOUR, {"rate": 3.0}, x0=1.0)  # another number
+        assert caplog.text.count(said) == 3
+        sid.simulate(other, FOUR, {"rate": 0.1}, x0=1.0)
+        assert caplog.text.count(said) == 4
+
+
 def test_steps_do_for_parameter_sets_that_they_were_not_chosen_at() -> None:
     """The first, middle and last set are slow; one between them is a thousand times faster."""
     k1 = np.full(9, 0.04)
