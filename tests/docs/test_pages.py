@@ -52,6 +52,18 @@ def test_every_python_fence_is_one_that_is_run() -> None:
             assert lines == ["```python"] * len(blocks(page)), page
 
 
+def test_samples_need_no_scroll_bar() -> None:
+    """Code on a page is at most 96 columns wide."""
+    for page in (*DOCS.rglob("*.md"), DOCS.parent / "README.md"):
+        if page.is_relative_to(DOCS) and page.relative_to(DOCS).parts[0] in GENERATED:
+            continue
+        inside = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.startswith("```"):
+                inside = not inside
+            assert not inside or len(line) <= 96, f"line {number} of {page} has {len(line)} columns"
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", pages())
