@@ -643,6 +643,21 @@ def latent(found: Mapping[str, Any]) -> str:
     return text + table(["model", *next(iter(found["parameters"].values()))], rows)
 
 
+def emps_forces(found: Mapping[str, Any]) -> str:
+    """Whether both records of EMPS agree on the parameters, and how far runs are from them."""
+    rows = []
+    for kind, both in found.items():
+        apart = [number(both["apart"][name]) if name in both["apart"] else "" for name in ("M", "Fv", "Fc", "offset")]
+        gain = both["training"]["log_posterior"] - found["white disturbance"]["training"]["log_posterior"]
+        rows.append([kind, f"{gain:+.0f}", *apart, *map(number, both["errors"].values())])
+    header = ["model", "log posterior", "M", "Fv", "Fc", "offset", *(k for k in next(iter(found.values()))["errors"])]
+    text = (
+        "EMPS with processes. Differences of the parameters between a fit to the training record and one to the test record, "
+        "in standard deviations; errors of runs with those of the training record, in mm:\n\n"
+    )
+    return text + table(header, rows)
+
+
 def noise(found: Mapping[str, Any]) -> str:
     """References and coverage of noise that is not Gaussian."""
     limits, outliers = found["limits_reference"], found["outliers_reference"]
@@ -757,6 +772,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
     ),
     ("Benchmark: evidence", "benchmarks/evidence.py", "benchmarks/results/evidence.json", "problems.md", evidence),
     ("Benchmark: Data Annealing", "benchmarks/annealing.py", "benchmarks/results/annealing.json", "friction.md", annealing),
+    (
+        "Benchmark: unrecorded forces of EMPS",
+        "benchmarks/emps_forces.py",
+        "benchmarks/results/emps_forces.json",
+        "boards.md",
+        emps_forces,
+    ),
     ("Benchmark: search for modes", "benchmarks/starts.py", "benchmarks/results/starts.json", "how_to/start_nuts.md", starts),
     ("Benchmark: one likelihood", "benchmarks/likelihood.py", "benchmarks/results/likelihood.json", "design.md", likelihood),
     ("Benchmark: many particles", "benchmarks/batch.py", "benchmarks/results/batch.json", "speed.md", batch),
