@@ -115,9 +115,9 @@ def log_likelihood_by_record(
     Given the parameters of a specimen, the record of this specimen is all that says what they are. Importance sampling has to
     reach from the posterior to what the other specimens say alone, which is far: the Pareto k that ``az.loo`` reports is then
     too large. With ``integrate`` the parameters of the specimen are integrated out first,
-    ``p(y_r | shared) = E[p(y_r | own, shared)]`` over their prior given what is shared (by importance sampling from normal
-    distributions around a regression on the shared parameters), and what is left out moves the shared parameters alone. Source:
-    Merkle, Furr and Rabe-Hesketh (2019), Bayesian comparison of latent variable models: conditional versus marginal
+    ``p(y_r | shared) = E[p(y_r | own, shared)]`` over their prior given what is shared (by importance sampling from t
+    distributions at the mode given the shared parameters of each draw), and what is left out moves the shared parameters alone.
+    Source: Merkle, Furr and Rabe-Hesketh (2019), Bayesian comparison of latent variable models: conditional versus marginal
     likelihoods, Section 3.
 
     Examples

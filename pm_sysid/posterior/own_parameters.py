@@ -17,8 +17,8 @@ from pm_sysid.recurrence.functions import compiled
 
 #: Proposals have the tails of a t distribution of this many degrees of freedom, and are wider than the posterior by a factor.
 FREEDOM, WIDER = 6.0, 1.2
-#: Draws for each coefficient of the regression on what is shared, at least; with fewer, it is left out.
-PER_COEFFICIENT = 10
+#: Newton steps towards the mode given what is shared, and the least curvature in units of the spread over all draws.
+NEWTON, LEAST = 4, 0.1
 #: Effective number of values below which an average is rough, and the share of draws that may be so.
 FEW, MANY = 10.0, 0.1
 #: Change of a log-density, as a share of its size, that is rounding.
@@ -67,8 +67,8 @@ class OwnParameters:
             first += size
         #: The variables, and the columns (R, m) of a particle that are each record's own.
         self.variables = [rv for rv in candidates if self._alone([rv], columns, at)]
-        together = len(self.variables) == 1 or self._alone(self.variables, columns, at)
-        if not self.variables or not together:
+        several = len(self.variables) > 1
+        if not self.variables or (several and not self._alone(self.variables, columns, at)):
             raise ValueError(
                 f"no free variable has an entry for each of the {n} records that enters this record alone, so that nothing can "
                 "be integrated out; leave out integrate (each record then has the likelihood of the draw)."
@@ -123,41 +123,59 @@ class OwnParameters:
     def integrated(self, particles: np.ndarray, values: int, rng: np.random.Generator) -> Integrated:
         """Log-likelihood of each record given what is shared, for posterior draws (B, d).
 
-        By importance sampling with ``values`` values for each draw: proposals are normal around what the shared parameters let
-        one expect, by linear regression over the draws, with wider tails.
+        By importance sampling with ``values`` values for each draw, from normal distributions with wider tails around the mode
+        given what this draw says of the shared parameters (:meth:`_modes`).
         """
-        B, R, m = len(particles), self.n_records, self.columns.shape[1]
-        shared = np.delete(particles, self.columns.ravel(), axis=1)
-        shared = shared[:, np.ptp(shared, axis=0) > 0]
-        regress = shared.shape[1] > 0 and PER_COEFFICIENT * (shared.shape[1] + 1) <= B
-        design = np.concatenate([np.ones((B, 1)), (shared - shared.mean(axis=0)) / shared.std(axis=0)] if regress else
-                                [np.ones((B, 1))], axis=1)  # fmt: skip
-        middle, roots = np.empty((R, B, m)), np.empty((R, m, m))
-        for r in range(R):
-            own = particles[:, self.columns[r]]
-            middle[r] = design @ np.linalg.lstsq(design, own, rcond=None)[0]
-            left = own - middle[r]
-            size = np.maximum(left.std(axis=0), 1e-8 * (1 + np.abs(own).max(axis=0)))
-            correlation = (left / size).T @ (left / size) / B + 1e-6 * np.eye(m)
-            roots[r] = WIDER * size[:, None] * np.linalg.cholesky(correlation)
+        (B, R), m = (len(particles), self.n_records), self.columns.shape[1]
+        middle, roots = self._modes(particles)
+        constant = scipy.special.gammaln((FREEDOM + m) / 2) - scipy.special.gammaln(FREEDOM / 2)
+        constant = constant - m / 2 * np.log(FREEDOM * np.pi) - np.linalg.slogdet(roots)[1]
         weights = np.empty((values, B, R))
-        moved = particles.copy()
         for k in range(values):
-            normal = rng.standard_normal((R, B, m))
-            mix = rng.chisquare(FREEDOM, (R, B)) / FREEDOM
-            unit = normal / np.sqrt(mix)[..., None]
-            for r in range(R):
-                moved[:, self.columns[r]] = middle[r] + unit[r] @ roots[r].T
-            density = scipy.special.gammaln((FREEDOM + m) / 2) - scipy.special.gammaln(FREEDOM / 2)
-            density -= m / 2 * np.log(FREEDOM * np.pi) + np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+            mix = rng.chisquare(FREEDOM, (B, R, 1)) / FREEDOM
+            unit = rng.standard_normal((B, R, m)) / np.sqrt(mix)
             tails = (FREEDOM + m) / 2 * np.log1p(np.sum(unit**2, axis=2) / FREEDOM)
-            likelihood = self.target.log_likelihood(moved, edges=self.edges)
-            weights[k] = likelihood + self._prior(moved) - (density[:, None] - tails).T
-        weights = np.where(np.isnan(weights), -np.inf, weights)
+            weights[k] = self._density(particles, middle + np.einsum("brij,brj->bri", roots, unit)) - constant + tails
         found = scipy.special.logsumexp(weights, axis=0) - np.log(values)
         effective = np.exp(2 * scipy.special.logsumexp(weights, axis=0) - scipy.special.logsumexp(2 * weights, axis=0))
         self._warn(effective)
         return Integrated(found, effective)
+
+    def _density(self, particles: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Log-likelihood and log prior (B, R) of each record's entries ``own`` (B, R, m), beside what particles share."""
+        moved = particles.copy()
+        moved[:, self.columns] = own
+        found = self.target.log_likelihood(moved, edges=self.edges) + self._prior(moved)
+        return np.where(np.isnan(found), -np.inf, found)
+
+    def _modes(self, particles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Modes (B, R, m) of the entries of each record given the shared parameters of each draw, and roots of covariances.
+
+        A draw's own entries are one from the distribution sought. From there a few Newton steps with numerical derivatives are
+        made, in units of the spread over all draws.
+        """
+        own = particles[:, self.columns]
+        size = np.maximum(own.std(axis=0), 1e-8 * (1 + np.abs(own).max(axis=0)))
+        m, x, h = own.shape[2], own.copy(), np.full(own.shape, 0.1)
+        unit = np.eye(m)
+        for _ in range(NEWTON):
+            f = self._density(particles, x)
+            up, down = (np.stack([self._density(particles, x + s * h * size * e) for e in unit], axis=2) for s in (1, -1))
+            slope = (up - down) / (2 * h)
+            bend = np.zeros((*own.shape, m))
+            for i in range(m):
+                bend[..., i, i] = (2 * f - up[..., i] - down[..., i]) / h[..., i] ** 2
+                for j in range(i):
+                    both = self._density(particles, x + h * size * (unit[i] + unit[j]))
+                    bend[..., i, j] = bend[..., j, i] = (up[..., i] + up[..., j] - f - both) / (h[..., i] * h[..., j])
+            bend = np.where(np.isfinite(bend).all(axis=(2, 3), keepdims=True), bend, unit)
+            w, V = np.linalg.eigh(bend)
+            w = np.maximum(w, LEAST)
+            along = np.einsum("brji,brj->bri", V, np.where(np.isfinite(slope), slope, 0.0)) / w
+            step = np.einsum("brij,brj->bri", V, along)
+            x = x + size * step / np.maximum(np.abs(step).max(axis=2, keepdims=True), 1.0)
+            h = np.clip(0.3 / np.sqrt(np.maximum(np.einsum("brii->bri", bend), LEAST)), 1e-4, 0.3)
+        return x, WIDER * size[..., None] * V / np.sqrt(w)[..., None, :]
 
     def _warn(self, effective: np.ndarray) -> None:
         rough = np.mean(~(effective >= FEW), axis=0)
