@@ -23,6 +23,7 @@ DATA, MODEL, TRUTH, PRIOR = "0.25", "#0072B2", "#D55E00", "0.45"  # distinct in 
 # Okabe and Ito: distinct to the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#999999")
 RUNS = 1000
+_BETWEEN = 0.08  # inches on each side of a panel: numbers of neighbours stand apart
 _MOST_PARAMETERS = 12
 _LONG = 5000  # samples: longer curves are drawn as their extremes in RUNS runs
 _DOTTED = 250  # samples: in shorter views the data are dots
@@ -45,7 +46,8 @@ def panels(
     if given is None:
         from matplotlib import pyplot
 
-        _, axes = pyplot.subplots(*shapes[0], figsize=inches, squeeze=False, layout="constrained", **grid)
+        figure, axes = pyplot.subplots(*shapes[0], figsize=inches, squeeze=False, layout="constrained", **grid)
+        figure.get_layout_engine().set(w_pad=_BETWEEN)  # type: ignore[union-attr, call-arg]
         return np.asarray(axes, dtype=object)
     counts = " or ".join(str(math.prod(shape)) for shape in reversed(shapes))
     try:

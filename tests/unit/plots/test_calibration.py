@@ -47,6 +47,15 @@ def test_ecdf_stays_in_its_band_only_if_the_ranks_are_uniform() -> None:
     fine.figure.canvas.draw()
 
 
+def test_numbers_of_neighbouring_panels_do_not_touch() -> None:
+    left, right = sid.plot_calibration(result())
+    left.figure.canvas.draw()
+    (*_, last), (first, *_) = (panel.get_xticklabels() for panel in (left, right))
+    assert last.get_text() == "1.0" and first.get_text() == "0.0"
+    space = first.get_window_extent().x0 - last.get_window_extent().x1
+    assert space > 0.12 * left.figure.dpi  # of an inch: as wide as two digits
+
+
 def test_rank_histograms_have_every_fit_that_did_not_fail() -> None:
     fine, wrong = sid.plot_calibration(result(), "rank")
     assert sum(p.get_height() for p in fine.patches if hasattr(p, "get_height") and p.get_width() < 0.5) == N - 1
