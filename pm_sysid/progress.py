@@ -137,6 +137,20 @@ def _up(bar: Bar) -> Iterator[Bar]:
         _UP.reset(token)
 
 
+def time_left(share: float, seconds: float) -> str:
+    """How long the rest takes at the pace so far, in words; empty while that is not known.
+
+    Examples
+    --------
+    >>> time_left(0.25, 30.0), time_left(0.0, 30.0)
+    ('1:30 left', '')
+    """
+    if not 0 < share <= 1:
+        return ""
+    rest = round(seconds * (1 - share) / share)
+    return f"{rest // 60}:{rest % 60:02d} left"
+
+
 class Beta(float):
     """Share of the data that a stage of sequential Monte Carlo has taken in, with statistics of the stage.
 

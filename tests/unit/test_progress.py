@@ -9,7 +9,7 @@ import pytest
 import rich
 
 import pm_sysid as sid
-from pm_sysid.progress import announced, compiling, doing, expecting, progress_bar, rate_of
+from pm_sysid.progress import announced, compiling, doing, expecting, progress_bar, rate_of, time_left
 
 
 @pytest.fixture
@@ -20,6 +20,14 @@ def terminal() -> Iterator[io.StringIO]:
     rich.reconfigure(file=written, force_terminal=True, width=100)
     yield written
     console.__dict__ = before
+
+
+@pytest.mark.parametrize(
+    "share, seconds, said",
+    [(0.5, 7.0, "0:07 left"), (0.1, 60.0, "9:00 left"), (1.0, 5.0, "0:00 left"), (0.0, 5.0, ""), (float("nan"), 5.0, "")],
+)
+def test_time_left_is_extrapolated_from_the_share_that_is_done(share: float, seconds: float, said: str) -> None:
+    assert time_left(share, seconds) == said
 
 
 @pytest.mark.parametrize("total, shown", [(None, "0:00:0"), (3, "1/3")])

@@ -16,7 +16,7 @@ import pymc as pm
 import xarray as xr
 
 from pm_sysid.arguments import flag, of_kind, shown, whole, whole_seed
-from pm_sysid.progress import progress_bar
+from pm_sysid.progress import progress_bar, time_left
 from pm_sysid.sampling.abc.checkpoint import ABCCheckpoint, RunState
 from pm_sysid.sampling.abc.population import (
     Candidates,
@@ -295,14 +295,16 @@ class Run:
 
     def _report(self, accepted: float, simulated: int) -> None:
         """Show what the last round has reached, and how far the present one is."""
-        text = ""
+        text, before = "", 0.0
         if self.history:
             last = self.history[-1]
             alive = zip(self.simulations.models, last["probability"], strict=True)
             probabilities = ", ".join(f"{name} {p:.2f}" for name, p in alive if p > 0)
             text = f"population {len(self.history)}: threshold {last['threshold']:.4g}, best {last['best']:.4g}, "
             text += f"accepted {last['acceptance']:.2g}; {probabilities}; "
-        self.show(f"{text}next {accepted:.0%}, {self.simulated + simulated:,} simulations")
+            before = last["seconds"]
+        left = time_left(accepted, time.perf_counter() - self.begin - before)
+        self.show(f"{text}next {accepted:.0%}{f', {left}' if left else ''}, {self.simulated + simulated:,} simulations")
 
     def _refined(self) -> bool:
         """Whether the last population has enough effective particles, or enough has been tried to that end."""
