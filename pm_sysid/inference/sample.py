@@ -189,15 +189,17 @@ class _Run:
         names = filter_names(self.model)
         if not names:
             return False
-        before = substeps_attrs(self.model)
+        before = {n: filter_view(n, self.model).op.grid.choice for n in names}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             after = settle_substeps(at, model=self.model, where=where)
         self.steps_trouble = " ".join(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-        rises = [n for n in names if after[n].substeps > before[f"substeps_{n}"]]
-        for name in rises:
-            self.say(f"{name!r} takes {after[name].substeps} steps instead of {before[f'substeps_{name}']}, judged {where}")
-        return bool(rises)
+        others = [n for n in names if after[n].replaces(before[n])]
+        for name in others:
+            now, then = after[name], before[name].substeps
+            follows = " for each of an adaptive solver" if now.follows else ""
+            self.say(f"{name!r} takes {now.substeps} steps{follows} instead of {then}, judged {where}")
+        return bool(others)
 
     def choice(self) -> Method:
         """Independent proposals or NUTS where there is one clear maximum and nothing cuts the space."""

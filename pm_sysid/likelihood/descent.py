@@ -20,6 +20,8 @@ LONGEST = 1.0
 DECREASE, CURVATURE = 1e-4, 0.9
 #: A lane is done where a Newton step would lower the value by less than this.
 FLAT = 1e-5
+#: Newton's method has converged if a step would lower the value by less than half of this, and none does.
+NEARLY = 1e-2
 #: Trials of one line search.
 TRIALS = 25
 
@@ -147,9 +149,13 @@ def newton(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
             if better is not None:
                 break
         if better is None:
-            converged = bool(values[0] > floor and decrement < 1e-2)
+            converged = bool(values[0] > floor and decrement < NEARLY)
             break
         x = x + better * step
+        if decrement < NEARLY and f - np.min(tried[np.isfinite(tried)]) < FLAT:
+            # The gradient is no more exact than that: of steps too coarse for it, or by rounding.
+            converged = bool(values[0] > floor)
+            break
     return x, covariance, converged
 
 

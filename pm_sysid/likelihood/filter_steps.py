@@ -19,7 +19,7 @@ from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_vie
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.filter_graph import Unknowns
-from pm_sysid.solve.filter_substeps import LOGLIK_TOLERANCE, LogLikelihoodCriterion, filter_substeps
+from pm_sysid.solve.filter_substeps import LOGLIK_TOLERANCE, LogLikelihoodCriterion, filter_substeps, following_steps
 from pm_sysid.solve.substeps import LIMIT, StepChoice, settled_substeps
 
 #: Samples, summed over the points, for which a log-likelihood is computed: fewer points for long records, but at least one.
@@ -85,7 +85,7 @@ def set_substeps(
                 "give the number that each is cut into, or judge them by settle_substeps."
             )
         if number == "auto":
-            records = _with_measurements(view)
+            records = measured_records(view)
             choice = filter_substeps(view.problem, records, view.unknowns, "auto", view.model, name, graded=False)
         else:
             grids = view.op.grid.choice.grids
@@ -163,24 +163,26 @@ def _settle(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]
     for name, view in views.items():
         samples = sum(len(r) for r in _records(view))
         few = rows[:: max(1, -(-len(rows) * samples // MOST_EVALUATED))]
-        choice = _judged(name, view, _unknowns(view, few), where)
-        if choice.substeps != view.op.substeps:
+        choice = _judged(name, view, unknowns_at(view, few), where)
+        if choice.replaces(view.op.grid.choice):
             _put(view, choice)
         view.op.grid.choice = choice
 
 
-def refined(at: Any, model: pm.Model, where: str) -> bool:
-    """Settle the steps of a model's filters, if it has any; whether one has more now, and what was computed is outdated.
+def refined(at: Any, model: pm.Model, where: str, following: bool = False) -> bool:
+    """Settle the steps of a model's filters, if it has any; whether one takes others now, and what was computed is outdated.
 
     Left alone is a filter with a number of steps and a diffusion of the user's: such a diffusion may stand for a disturbance,
-    whose size is meant for that number.
+    whose size is meant for that number. With ``following``, so are all whose steps do not follow the solution by themselves.
     """
     views = {name: filter_view(name, model) for name in filter_names(model)}
+    if following:
+        views = {name: view for name, view in views.items() if view.op.grid.choice.follows}
     views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or _finds_diffusion(view)}
-    before = {name: view.op.substeps for name, view in views.items()}
+    before = {name: view.op.grid.choice for name, view in views.items()}
     if views:
         _settle(views, _points(at, model, 1)[0], where)
-    return any(view.op.substeps > before[name] for name, view in views.items())
+    return any(view.op.grid.choice.replaces(before[name]) for name, view in views.items())
 
 
 def _finds_diffusion(view: FilterView) -> bool:
@@ -243,7 +245,7 @@ def _records(view: FilterView) -> list[TimeSeries]:
     return given if same else found
 
 
-def _with_measurements(view: FilterView) -> list[TimeSeries]:
+def measured_records(view: FilterView) -> list[TimeSeries]:
     """The records with the measurements that the model holds now."""
     return [r.replace(y=now.y) for r, now in zip(_records(view), view.records(), strict=True)]
 
@@ -286,7 +288,7 @@ def _point(point: Mapping[str, Any], model: pm.Model) -> list[np.ndarray]:
     return values
 
 
-def _unknowns(view: FilterView, points: Sequence[Sequence[np.ndarray]]) -> list[Unknowns]:
+def unknowns_at(view: FilterView, points: Sequence[Sequence[np.ndarray]]) -> list[Unknowns]:
     """Numbers for what a filter depends on, at values of the free variables."""
     graphs = [pt.as_tensor_variable(v) for v in view.unknowns]
     mode = pytensor.compile.Mode(linker="py", optimizer=None)
@@ -295,11 +297,17 @@ def _unknowns(view: FilterView, points: Sequence[Sequence[np.ndarray]]) -> list[
 
 
 def _judged(name: str, view: FilterView, at: Sequence[Unknowns], where: str) -> StepChoice:
-    """The number of steps that will do at points, not fewer than there are."""
+    """The number of steps that will do at points, not fewer than there are; others where they followed another solution."""
     now, y, who = view.op.grid.choice, view.measured(), f"{name}: "
     criterion = LogLikelihoodCriterion(view.problem, _records(view), at, [y] * len(at), where, SHARE, who=who, grids=now.grids)
     if len(y) < 2:
         return now
+    if now.follows:
+        error = criterion.change(criterion.value(now.substeps), criterion.value(2 * now.substeps))
+        if error < LOGLIK_TOLERANCE:
+            return replace(now, where=where, error=error, settled=True)
+        if (found := following_steps(view.problem, measured_records(view), at, where, name)) is not None:
+            return found
     auto = now.asked == "auto"
     chosen, error = settled_substeps(criterion, "auto" if auto else now.substeps, now.substeps)
     return replace(now, substeps=chosen, where=where, error=error, settled=error < LOGLIK_TOLERANCE)

@@ -6,15 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 
-from pm_sysid.likelihood.descent import Batch, descend, newton
+from pm_sysid.likelihood.descent import Batch, Descent, descend, newton
 
 #: Starts differ by this root mean square of their coordinates, in prior standard deviations.
 APART = 0.3
+#: A draw is a summit if it lies above this many nearest neighbours.
+NEIGHBOURS = 10
 #: Ends whose squared Mahalanobis distance to a mode is below this are that mode.
 SAME = 1.0
 #: Ends of searches that ran out of evaluations are taken for a mode within this squared distance.
 NEAR = 4.0
+#: Ends this much lower in log density than another, and by a factor of this width in each unknown more, hold nothing of the
+#: posterior.
+LOWER, NARROWER = 20.0, 100.0
 #: Most evaluations of a search before Newton's method.
 ROUNDS = 300
 #: Evaluations in each stage of tempering.
@@ -75,22 +81,49 @@ class Tracked:
 
 
 def distinct(points: np.ndarray, values: np.ndarray, scale: np.ndarray, taken: Sequence[int]) -> Iterator[int]:
-    """Rows of ``points`` from the lowest value on, each apart from those before it and from the rows ``taken``."""
+    """Rows of ``points`` to search from, most promising first, each apart from those before it and from the rows ``taken``."""
     picked = points[list(taken)]
-    for i in np.argsort(values, kind="stable"):
-        if not np.isfinite(values[i]):
-            return
+    for i in promising(points, values, scale):
         if np.all(np.sqrt(np.mean(((picked - points[i]) / scale) ** 2, axis=1)) > APART):
             picked = np.concatenate([picked, points[i][None]])
             yield int(i)
+
+
+def promising(points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Rows of finite value: the lowest, the lowest summit, the next of either, and so on.
+
+    The best draws may all lie on one broad hill. A draw on the slope of a narrow one, however high that is, is known by being
+    better than the draws around it.
+
+    Source: Rinnooy Kan and Timmer, Stochastic global optimization methods II (Mathematical Programming 39, 1987), whose
+    searches begin at points that have no better one near them.
+    """
+    best = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
+    high = best[np.isin(best, summits(points, values, scale))]
+    turns = np.full((len(best), 2), -1)
+    turns[:, 0] = best
+    turns[: len(high), 1] = high
+    rows = turns[turns >= 0]
+    _, first = np.unique(rows, return_index=True)
+    return np.asarray(rows[np.sort(first)])
+
+
+def summits(points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Rows of finite value whose nearest neighbours all have higher values (lower densities)."""
+    if len(points) <= NEIGHBOURS:
+        return np.empty(0, dtype=int)
+    scaled = points / scale
+    _, near = scipy.spatial.KDTree(scaled).query(scaled, NEIGHBOURS + 1)
+    return np.flatnonzero(np.isfinite(values) & (values < np.min(values[near[:, 1:]], axis=1)))
 
 
 def climb_all(batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[Peak]) -> list[Peak]:
     """Search from each start, and add the ends to the peaks that are known; best evidence first."""
     ends = descend(batch, starts, scale, ROUNDS)
     peaks = list(peaks)
+    worth = worth_polishing(ends, [p.value for p in peaks if p.converged])
     for k in np.argsort(ends.value, kind="stable"):
-        if not np.isfinite(ends.value[k]):
+        if not worth[k]:
             continue
         limit = SAME if ends.settled[k] else NEAR
         if _merged(peaks, ends.x[k], limit):
@@ -99,6 +132,18 @@ def climb_all(batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[P
         if not converged or not _merged(peaks, point, SAME):
             peaks.append(Peak(point, covariance, float(batch(point[None])[0][0]), converged))
     return ranked(peaks)
+
+
+def worth_polishing(ends: Descent, maxima: Sequence[float]) -> np.ndarray:
+    """Which ends (B,) may hold a part of the posterior beside the best one, or beside the best that is settled or a maximum.
+
+    The best of all may be no maximum: a density that rises without end, towards an edge or towards no noise.
+    """
+    tolerance = LOWER + np.log(NARROWER) * ends.x.shape[1]
+    best = np.min(ends.value, initial=np.inf)
+    certain = min([*ends.value[ends.settled], *maxima], default=np.inf)
+    near = (ends.value <= best + tolerance) | (ends.settled & (ends.value <= certain + tolerance))
+    return np.asarray(np.isfinite(ends.value) & near)
 
 
 def _merged(peaks: list[Peak], point: np.ndarray, limit: float) -> bool:

@@ -30,7 +30,7 @@ MOST_DRAWS = 100_000
 #: Coordinates that lie this many prior standard deviations off have run away.
 FAR = 8.0
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
-JUDGED, SETTLINGS = 10, 3
+JUDGED, SETTLINGS = 10, 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,13 +280,21 @@ class Hunt:
             self._climb(batch, tempered(self.loosened(both), both, self.scale))
 
     def settle(self) -> None:
-        """Judge the steps of filters around the best mode; where they take more, climb to every peak once more."""
+        """Judge the steps of filters around the best mode; where they take others, climb to every peak once more.
+
+        A search may have ended where the steps that follow a solution elsewhere carry the filter no further.
+        """
         for _ in range(SETTLINGS):
-            if not self.peaks or not (best := ranked(self.peaks)[0]).converged:
+            if not self.peaks:
                 return
-            cloud = np.random.default_rng(0).multivariate_normal(best.point, best.covariance, JUDGED)
-            points = [self.functions.free(point) for point in (best.point, *cloud)]
-            if not refined(points, self.functions.model, "at the mode"):
+            best = ranked(self.peaks)[0]
+            if best.converged:
+                cloud = np.random.default_rng(0).multivariate_normal(best.point, best.covariance, JUDGED)
+                where, at = "at the mode", [best.point, *cloud]
+            else:
+                where, at = "where the search ended", [min(self.peaks, key=lambda p: p.value).point]
+            points = [self.functions.free(point) for point in at]
+            if not refined(points, self.functions.model, where, following=not best.converged):
                 return
             before = 0 if self.tracked is None else self.tracked.evaluations
             batch = self.tracked = Tracked(self.functions.descent_function(), self.say)

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import join_nonshared_inputs, toposort
 from pm_sysid.likelihood.coordinates import checked
-from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
+from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target, as_series
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.op import Recurrence, substeps_by_run
 
@@ -43,7 +43,7 @@ class Prefix:
     ----------
     model : pm.Model
         Model whose observed variables have (time,)-shaped log-likelihoods: ODE filters, or anything else of which Python
-        sees the log-likelihood of each sample.
+        sees the log-likelihood of each sample. One that is one number is taken in with the first sample.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Prefix:
     def _compile(self, shorten: bool) -> Any:
         model = self.model
         prior = model.logp(vars=[*model.free_RVs, *model.potentials], jacobian=True)
-        terms = model.logp(vars=model.observed_RVs, sum=False)
+        terms = [as_series(term, self.n_samples) for term in model.logp(vars=model.observed_RVs, sum=False)]
         graphs = [checked(g) for g in (prior, *terms)]
         (prior, *terms), q = join_nonshared_inputs(self.point, graphs, model.value_vars)
         n, reach, diffusion_samples = pt.lscalar("n"), pt.lscalar("reach"), pt.lscalar("diffusion_samples")

@@ -55,6 +55,14 @@ class Progress(NamedTuple):
         return Progress(*(tuple(np.concatenate(pair) for pair in zip(a, b, strict=True)) for a, b in pairs))
 
 
+def as_series(log_likelihood: Variable, samples: int) -> Variable:
+    """Log-likelihood of each sample; where it is one number for all, the first sample has it."""
+    if log_likelihood.type.ndim:
+        return log_likelihood
+    series: Variable = pt.concatenate([log_likelihood[None], pt.zeros((samples - 1,))])  # type: ignore[index]
+    return series
+
+
 @dataclass(eq=False)
 class Target:
     """Batched log prior and cumulative log-likelihood of a model, in unconstrained space.
@@ -63,7 +71,8 @@ class Target:
     ----------
     model : pm.Model, optional
         Model whose observed variables have log-likelihoods of one common number of samples along their first dimension:
-        ODE filters, or anything else that is (time,)-shaped. Default: the model on the context stack.
+        ODE filters, or anything else that is (time,)-shaped. A log-likelihood that is one number (a parameter that was
+        measured directly, a multivariate normal) is taken in with the first sample. Default: the model on the context stack.
     threads : int, optional
         Threads for a batch. Default: the environment's choice (see :func:`set_threads`).
 
@@ -113,8 +122,9 @@ class Target:
             raise ValueError("the model has no free variables; give at least one parameter a prior.")
         self.coordinates = Coordinates(model)
         self.labels, self.size = self.coordinates.labels, self.coordinates.size
-        self.n_samples = self._length(model)
-        self._split(model)
+        terms = model.logp(vars=model.observed_RVs, sum=False)
+        self.n_samples = self._length(model, terms)
+        self._split(model, [as_series(term, self.n_samples) for term in terms])
 
     def __repr__(self) -> str:
         return f"Target({self.size} unknowns, {self.n_samples} samples, {self.threads} threads)"
@@ -122,28 +132,23 @@ class Target:
     # -- construction -------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _length(model: pm.Model) -> int:
+    def _length(model: pm.Model, terms: Sequence[Variable]) -> int:
+        """Number of samples of the series that are observed; one where there is none."""
         lengths = {}
-        for rv in model.observed_RVs:
-            value = model.rvs_to_values[rv]
-            shape = value.shape.eval() if isinstance(value, Variable) else np.shape(value)
-            if len(shape) == 0:
-                raise ValueError(f"the observed variable {rv.name!r} is a single number; its log-likelihood must be a series.")
-            lengths[rv.name] = int(shape[0])
+        for rv, term in zip(model.observed_RVs, terms, strict=True):
+            if term.type.ndim:
+                value = model.rvs_to_values[rv]
+                lengths[rv.name] = int(value.shape.eval()[0] if isinstance(value, Variable) else np.shape(value)[0])
         if len(set(lengths.values())) > 1:
             raise ValueError(
                 f"the observed variables have different numbers of samples: {lengths}; the data are taken in one sample after "
                 "the other, so give all the same number (several records go into one ODEFilter as a list)."
             )
-        return next(iter(lengths.values()))
+        return next(iter(lengths.values()), 1)
 
-    def _split(self, model: pm.Model) -> None:
+    def _split(self, model: pm.Model, terms: Sequence[Variable]) -> None:
         """Log prior; filters, which can be carried on; and whatever else is observed."""
         prior = model.logp(vars=[*model.free_RVs, *model.potentials], jacobian=True)
-        terms = model.logp(vars=model.observed_RVs, sum=False)
-        for rv, term in zip(model.observed_RVs, terms, strict=True):
-            if term.type.ndim == 0:
-                raise ValueError(f"the log-likelihood of {rv.name!r} is one number for all samples; it must be a series.")
         self._particles = pt.dmatrix("particles")
         self._prior, *batched = self.coordinates.vectorised([checked(g) for g in (prior, *terms)], self._particles)
         self._prior = pt.switch(pt.isnan(self._prior), -np.inf, self._prior)

@@ -355,15 +355,25 @@ def _graded_choice(
     if not problem.may_follow or sum(len(r) for r in records) > MOST_GRADED:
         return None
     initial = Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
-    first = _grids(problem, records, [initial])
+    first = adaptive_steps(problem, records, [initial])
     if first is None:
         return None
     at, where = nearest_unknowns(problem, records, unknowns, model, first)
-    grids = _grids(problem, records, at[:FOLLOWED])
-    if grids is None or not (any(map(uneven, records)) or _stiff(problem, records, at[0])):
+    if not (any(map(uneven, records)) or _stiff(problem, records, at[0])):
         return None
-    criterion = _on_grids(problem, records, at, grids, where, SHARE, name)
-    if criterion is None:
+    return following_steps(problem, records, at, where, name)
+
+
+def following_steps(
+    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], where: str, name: str
+) -> StepChoice | None:
+    """Steps that an adaptive solver takes at the first of some points, each cut into as many as all points need.
+
+    None where there is no solution, or they will not do.
+    """
+    grids = adaptive_steps(problem, records, at[:FOLLOWED])
+    criterion = None if grids is None else _on_grids(problem, records, at, grids, where, SHARE, name)
+    if grids is None or criterion is None:
         return None
     chosen, error = fewest_substeps(criterion, LEAST)
     if chosen is None:
@@ -413,7 +423,7 @@ def _on_grids(
     return LogLikelihoodCriterion(problem.graded(), records, at, y, where, share, 1.0, who, grids)
 
 
-def _grids(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> tuple[StepGrid, ...] | None:
+def adaptive_steps(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> tuple[StepGrid, ...] | None:
     """Steps of an adaptive solver for each record; None where it finds no solution."""
     found = []
     for r, record in enumerate(records):

@@ -65,6 +65,15 @@ class StepChoice:
     settled: bool
     grids: tuple[StepGrid, ...] | None = None
 
+    @property
+    def follows(self) -> bool:
+        """Whether the steps follow the solution by themselves."""
+        return self.grids is not None and self.asked == "auto"
+
+    def replaces(self, before: StepChoice) -> bool:
+        """Whether what was computed with the steps before is outdated."""
+        return self.substeps != before.substeps or self.grids is not before.grids
+
     def steps(self, factor: int = 1) -> int | list[StepGrid]:
         """Steps that a filter takes, or ``factor`` times as many."""
         return cut(self.grids, self.substeps * factor)

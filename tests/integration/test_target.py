@@ -406,6 +406,28 @@ def test_a_copied_target_is_the_same() -> None:
         assert copy.labels == target.labels and repr(copy) == repr(target)
 
 
+def test_log_likelihoods_of_one_number_are_taken_in_with_the_first_sample() -> None:
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        series = pm.Normal("y", a, 1.0, observed=Y)
+        both = [pm.MvNormal("z", a * np.ones(3), np.eye(3), observed=X[:3]), pm.Normal("measured", a, 0.5, observed=0.2)]
+    target = sid.Target(model)
+    assert target.n_samples == T
+    particles = some(target)
+    first, rest = target.log_likelihood(particles, edges=[0, 1, T]).T
+    for value, early, late in zip(particles[:, 0], first, rest, strict=True):
+        samples, *once = (pm.logp(rv, model.rvs_to_values[rv]).eval({a: value}) for rv in (series, *both))
+        np.testing.assert_allclose([early, late], [samples[0] + sum(once), samples[1:].sum()], rtol=1e-10)
+
+
+def test_a_model_without_a_series_has_one_sample() -> None:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a"), 1.0, observed=1.0)
+    target = sid.Target(model)
+    assert target.n_samples == 1
+    np.testing.assert_allclose(target.log_likelihood([[0.5]]), -0.5 * np.log(2 * np.pi) - 0.125)
+
+
 def test_the_model_on_the_context_stack_is_the_default() -> None:
     with pm.Model() as model:
         regression()
@@ -421,9 +443,6 @@ def test_the_model_on_the_context_stack_is_the_default() -> None:
         (lambda: pm.Normal("a"), "the model has no observed variable; give it a likelihood, such as"),
         (lambda: pm.Normal("y", pm.Poisson("n", 2.0), 1.0, observed=Y), r"free variables \['n'\] are discrete"),
         (lambda: pm.Normal("y", 0.0, 1.0, observed=Y), "the model has no free variables"),
-        (lambda: pm.Normal("y", pm.Normal("a"), 1.0, observed=1.0), "'y' is a single number"),
-        (lambda: pm.MvNormal("y", pm.Normal("a", shape=T), np.eye(T), observed=Y), "'y' is one number for all samples"),
-        (lambda: pm.GaussianRandomWalk("y", pm.Normal("a"), observed=Y, init_dist=pm.Normal.dist()), "must be a series"),
         (lambda: (several(), pm.Normal("z", 0.0, 1.0, observed=X[:3])), r"different numbers of samples: \{.*'z': 3\}"),
     ],
 )

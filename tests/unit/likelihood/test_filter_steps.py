@@ -54,6 +54,21 @@ def clock(substeps: Any = "auto", middle: float = 2.0, spread: float = 0.1) -> p
     return model
 
 
+def front(middle: float) -> tuple[pm.Model, Any]:
+    """A substrate that is used up at 1 / v: a front, with a fast decay behind it; and the log posterior by ``log v``."""
+    system = sid.System(
+        lambda t, x, u, p: -p.v * x.s / (1e-4 + x.s), states=("s",), params=("v",), observe=lambda t, x, dx, u, p: x.s
+    )
+    t = np.concatenate([[0.0], np.logspace(-2, 2, 25)])
+    run = sid.simulate(system, sid.TimeSeries(t, None), {"v": 1.0}, x0=[1.0], method="implicit")
+    y = run["s"].values + 0.01 * np.random.default_rng(0).standard_normal(26)
+    with pm.Model() as model:
+        v = pm.LogNormal("v", np.log(middle), 0.3)
+        sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), {"v": v}, noise=0.01, x0=[1.0], solver=sid.EK1(order=3))
+    logp = model.compile_logp()
+    return model, lambda at: float(logp({"v_log__": np.array(at)}))
+
+
 def judged(number: int) -> pm.Model:
     """The clock, as if "auto" had chosen a number."""
     model = clock(64)
@@ -243,3 +258,24 @@ def test_a_model_without_filters_has_none_to_set() -> None:
     with pytest.raises(ValueError, match="the model has no ODEFilter"):
         sid.set_substeps(2, model)
     assert sid.substeps_attrs(model) == {}
+
+
+def test_steps_that_follow_another_solution_are_replaced_where_the_posterior_is() -> None:
+    """Between 0.2 and 1 the front moves by four units of time, to where the steps are long: the filter says nothing there."""
+    model, logp = front(0.2)
+    before = filter_view("y", model).op.grid.choice
+    assert before.follows and logp(0.0) < -1e5
+    assert refined([{"v": 1.0}], model, "at the mode", following=True)
+    after = filter_view("y", model).op.grid.choice
+    assert after.replaces(before) and after.settled and after.where == "at the mode"
+    accurate = logp(0.0)
+    sid.set_substeps({"y": 4 * after.substeps}, model)
+    assert abs(logp(0.0) - accurate) < 0.1 and accurate > 50
+    assert not refined([{"v": 1.0}], model, "at the mode")
+
+
+def test_steps_that_suffice_where_the_posterior_is_stay() -> None:
+    model, _ = front(0.2)
+    before = filter_view("y", model).op.grid.choice
+    assert not refined([{"v": 0.2}], model, "at the mode") and filter_view("y", model).op.grid.choice.grids is before.grids
+    assert not refined([{"w": 2.0}], clock(), "at the mode", following=True)  # equal steps are not asked

@@ -313,10 +313,10 @@ def test_settings_out_of_range_are_refused(options: dict[str, Any], error: type[
         annealing(**options)
 
 
-def test_models_without_a_series_are_refused() -> None:
+def test_one_sample_cannot_be_annealed() -> None:
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=0.3)
-    with pytest.raises(ValueError, match="'y' is a single number; its log-likelihood must be a series"):
+    with pytest.raises(ValueError, match="n_start is 2; give a number of samples from 1 to 1, which the model has"):
         annealing(model)
 
 

@@ -1,0 +1,93 @@
+"""Which draws of the prior searches begin at, and narrow modes that the best draws do not show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pm_sysid as sid
+from pm_sysid.likelihood.descent import Descent
+from pm_sysid.likelihood.global_search import LOWER, NARROWER, NEIGHBOURS, distinct, promising, summits, worth_polishing
+
+RNG = np.random.default_rng(0)
+
+
+def two_hills(x: np.ndarray) -> np.ndarray:
+    """A wide bowl at zero, and a narrow pit at (3, 3) whose slope is above the wide one's floor."""
+    return np.minimum(0.5 * np.sum(x**2, axis=1), 3.0 + 400 * np.sum((x - 3.0) ** 2, axis=1))
+
+
+def test_summits_are_better_than_all_draws_around_them() -> None:
+    points = RNG.normal(0, 2, (500, 2))
+    points[7] = 3.05
+    values = two_hills(points)
+    found = summits(points, values, np.ones(2))
+    assert {7, int(np.argmin(values))} <= set(found) and len(found) < 30
+    for i in found:
+        away = np.sum((points - points[i]) ** 2, axis=1)
+        assert values[i] < np.min(values[np.argsort(away)[1 : NEIGHBOURS + 1]])
+
+
+def test_draws_without_a_density_are_no_summits_and_no_starts() -> None:
+    points = RNG.normal(size=(50, 3))
+    values = np.full(50, np.inf)
+    assert not summits(points, values, np.ones(3)).size and not promising(points, values, np.ones(3)).size
+    values[4] = 1.0
+    assert list(promising(points, values, np.ones(3))) == [4]
+    assert not summits(points[:NEIGHBOURS], np.arange(float(NEIGHBOURS)), np.ones(3)).size
+
+
+def test_the_best_draws_and_the_summits_take_turns_and_none_comes_twice() -> None:
+    points = RNG.normal(0, 2, (500, 2))
+    points[7] = 3.05
+    values = two_hills(points)
+    order = promising(points, values, np.ones(2))
+    assert sorted(order) == list(range(500))
+    best, high = np.argsort(values), sorted(summits(points, values, np.ones(2)), key=lambda i: values[i])
+    assert list(order[:2]) == [best[0], best[1]] if high[0] == best[0] else list(order[:2]) == [best[0], high[0]]
+    assert list(order).index(7) <= 2 * high.index(7) + 1 < list(best).index(7)
+
+
+def test_starts_are_apart() -> None:
+    points = RNG.normal(0, 2, (200, 2))
+    rows = list(distinct(points, two_hills(points), np.ones(2), [0]))
+    for k, i in enumerate(rows):
+        others = points[[0, *rows[:k]]]
+        assert np.all(np.sqrt(np.mean((others - points[i]) ** 2, axis=1)) > 0.3)
+
+
+@pytest.mark.parametrize(
+    "values, settled, maxima, worth",
+    [
+        ([0.0, 5.0, 1000.0], [1, 1, 1], [], [1, 1, 0]),
+        ([0.0, 5.0, 1000.0], [1, 0, 0], [], [1, 1, 0]),  # one that was on its way is close enough to go on
+        ([-1000.0, 0.0, 5.0, 1000.0], [0, 1, 1, 1], [], [1, 1, 1, 0]),  # a density that rises without end hides no maximum
+        ([0.0, 5.0], [1, 1], [-1000.0], [1, 1]),  # close to the best of these starts: it is cheap to look
+        ([0.0, 500.0], [1, 1], [-1000.0], [1, 0]),
+        ([np.inf, np.inf], [0, 0], [], [0, 0]),
+    ],
+)
+def test_ends_that_hold_nothing_of_the_posterior_are_not_polished(values, settled, maxima, worth) -> None:
+    ends = Descent(np.zeros((len(values), 2)), np.array(values), np.array(settled, dtype=bool))
+    assert list(worth_polishing(ends, maxima)) == [bool(w) for w in worth]
+
+
+def test_a_wide_mode_may_lie_lower_than_a_narrow_one() -> None:
+    ends = Descent(np.zeros((2, 4)), np.array([0.0, LOWER + 4 * np.log(NARROWER)]), np.ones(2, dtype=bool))
+    assert worth_polishing(ends, []).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_narrow_mode_is_found_beside_a_wide_one(seed: int) -> None:
+    """Half of the mass, in a ten-thousandth of the prior."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 5, shape=2)
+        squares = pt.sum((x + 2) ** 2), pt.sum((x - 2) ** 2) / 0.03**2
+        pm.Potential("both", pt.logaddexp(-squares[0] / 2, -squares[1] / 2 - 2 * np.log(0.03)))
+    mode = sid.find_mode(model, prior_draws=10_000, random_seed=seed, progressbar=False)
+    ends = np.array([m.point for m in mode.modes])
+    assert len(ends) == 2
+    np.testing.assert_allclose(ends[np.argsort(ends[:, 0])], [[-1.93] * 2, [2.0] * 2], atol=0.01)
+    assert abs(mode.modes[0].log_evidence - mode.modes[1].log_evidence) < 0.1
