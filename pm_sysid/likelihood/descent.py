@@ -22,6 +22,8 @@ DECREASE, CURVATURE = 1e-4, 0.9
 FLAT = 1e-5
 #: Newton's method has converged if a step would lower the value by less than half of this, and none does.
 NEARLY = 1e-2
+#: Least rise of the value one standard deviation from a minimum, on the average of both sides; a half by the curvature there.
+RISE = 0.02
 #: Trials of one line search.
 TRIALS = 25
 
@@ -156,7 +158,19 @@ def newton(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
             # The gradient is no more exact than that: of steps too coarse for it, or by rounding.
             converged = bool(values[0] > floor)
             break
-    return x, covariance, converged
+    return x, covariance, converged and _bowl(batch, x, covariance)
+
+
+def _bowl(batch: Batch, x: np.ndarray, covariance: np.ndarray) -> bool:
+    """Whether the value rises by about a half where a covariance says so.
+
+    Differences of gradients take a cliff close by, or rounding, for a curvature.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    away = (vectors * np.sqrt(values)).T
+    (here,), _ = batch(x[None])
+    both = batch(np.concatenate([x + away, x - away]))[0].reshape(2, -1)
+    return bool(np.all(both.mean(axis=0) - here > RISE))
 
 
 def _hessian(batch: Batch, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:

@@ -19,11 +19,20 @@ from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_vie
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.filter_graph import Unknowns
-from pm_sysid.solve.filter_substeps import LOGLIK_TOLERANCE, LogLikelihoodCriterion, filter_substeps, following_steps
-from pm_sysid.solve.substeps import LIMIT, StepChoice, settled_substeps
+from pm_sysid.solve.filter_substeps import (
+    LEAST,
+    LOGLIK_TOLERANCE,
+    LogLikelihoodCriterion,
+    adaptive_steps,
+    filter_substeps,
+    following_steps,
+)
+from pm_sysid.solve.substeps import LIMIT, StepChoice, in_words, settled_substeps, warn
 
 #: Samples, summed over the points, for which a log-likelihood is computed: fewer points for long records, but at least one.
 MOST_EVALUATED = 400_000
+#: About how many of the points tell what steps of their own would say.
+OWN = 4
 #: A number of steps has to do for this share of the points given.
 SHARE = 0.9
 
@@ -185,6 +194,23 @@ def refined(at: Any, model: pm.Model, where: str, following: bool = False) -> bo
     return any(view.op.grid.choice.replaces(before[name]) for name, view in views.items())
 
 
+def followed(point: Mapping[str, Any], model: pm.Model) -> bool | None:
+    """Let the steps that follow a solution by themselves follow that at a point; None if no filter has such steps.
+
+    False where no steps will do there: then they stay.
+    """
+    views = [filter_view(name, model) for name in filter_names(model)]
+    views = [view for view in views if view.op.grid.choice.follows]
+    if not views:
+        return None
+    free, where = [_point(point, model)], "where a search began"
+    found = [following_steps(v.problem, measured_records(v), unknowns_at(v, free), where, v.name, say=False) for v in views]
+    for view, choice in zip(views, found, strict=True):
+        if choice is not None and None not in found:
+            _put(view, choice)
+    return None not in found
+
+
 def _finds_diffusion(view: FilterView) -> bool:
     """Whether a filter estimates its diffusion by itself."""
     return view.problem.calibrated or view.problem.form.dynamic
@@ -303,11 +329,45 @@ def _judged(name: str, view: FilterView, at: Sequence[Unknowns], where: str) -> 
     if len(y) < 2:
         return now
     if now.follows:
-        error = criterion.change(criterion.value(now.substeps), criterion.value(2 * now.substeps))
-        if error < LOGLIK_TOLERANCE:
-            return replace(now, where=where, error=error, settled=True)
-        if (found := following_steps(view.problem, measured_records(view), at, where, name)) is not None:
-            return found
+        return _judged_following(view, at, now, criterion)
     auto = now.asked == "auto"
     chosen, error = settled_substeps(criterion, "auto" if auto else now.substeps, now.substeps)
     return replace(now, substeps=chosen, where=where, error=error, settled=error < LOGLIK_TOLERANCE)
+
+
+def _judged_following(
+    view: FilterView, at: Sequence[Unknowns], now: StepChoice, criterion: LogLikelihoodCriterion
+) -> StepChoice:
+    """Steps that follow a solution, judged at points; others, that follow the solutions there, where they will not do."""
+
+    def error(choice: StepChoice) -> float:
+        on = replace(criterion, grids=choice.grids)
+        refined = on.change(on.value(choice.substeps), on.value(2 * choice.substeps))
+        return refined if refined >= LOGLIK_TOLERANCE else max(refined, _by_own_steps(on, choice.substeps))
+
+    found, left = now, error(now)
+    if left >= LOGLIK_TOLERANCE:
+        followed = following_steps(view.problem, measured_records(view), at, criterion.where, view.name)
+        found, left = (now, left) if followed is None else (followed, error(followed))
+    if not left < LOGLIK_TOLERANCE:
+        warn(
+            f"{view.name}: {criterion.where} the log-likelihood moves by {in_words(left)} if the steps are refined, or follow "
+            "the solution of each point by itself: a front moves with the parameters, and the posterior may be wrong, and much "
+            "too narrow. Give substeps as an array that is fine wherever the front may be, or narrower priors."
+        )
+    return replace(found, where=criterion.where, error=left, settled=left < LOGLIK_TOLERANCE)
+
+
+def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
+    """By how much log-likelihoods at points move if the steps follow the solution of each point by itself.
+
+    A likelihood that a front makes fail next to the point whose solution the steps follow has a sharp maximum there, and
+    refining the steps does not show it.
+    """
+    moved = [0.0]
+    for at, y in list(zip(on.at, on.y, strict=True))[:: max(1, len(on.at) // OWN)]:
+        here = replace(on, at=[at], y=[y])
+        grids = adaptive_steps(on.problem, on.records, [at])
+        if grids is not None:
+            moved.append(here.change(here.value(substeps), replace(here, grids=grids).value(max(substeps, LEAST))))
+    return max(moved)

@@ -14,9 +14,9 @@ import pymc as pm
 from pm_sysid.arguments import flag, seed, shown, whole
 from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.descent import Batch
-from pm_sysid.likelihood.filter_steps import refined, substeps_attrs
-from pm_sysid.likelihood.global_search import Peak, Tracked, climb_all, distinct, ranked, tempered
+from pm_sysid.likelihood.descent import Batch, descend
+from pm_sysid.likelihood.filter_steps import followed, refined, substeps_attrs
+from pm_sysid.likelihood.global_search import ROUNDS, Peak, Tracked, climb_all, distinct, ranked, tempered
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import possible_draws
 from pm_sysid.notebook import html_line, html_table
@@ -29,6 +29,9 @@ _log = logging.getLogger("pm_sysid")
 MOST_DRAWS = 100_000
 #: Coordinates that lie this many prior standard deviations off have run away.
 FAR = 8.0
+#: Prior draws at whose own solutions steps that follow one are tried, searches from the best of them, and how often each is
+#: followed to where it ends while it gains this much.
+ELSEWHERE, FROM, FOLLOWINGS, GAIN = 24, 3, 30, 0.1
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
 JUDGED, SETTLINGS = 10, 5
 
@@ -142,8 +145,9 @@ def find_mode(
         Free variables of one more start, such as the ``initvals`` of another model's mode; the rest, and by default all, are
         those of the model's initial point.
     prior_draws : int, default 2000
-        Draws of the prior of which the log posterior is computed, in one batch; searches start at the best of them. With zero,
-        the only search is from ``start``: for who knows where the mode is.
+        Draws of the prior of which the log posterior is computed, in one batch; searches start at the best of them, and at
+        those that are better than all draws around them. With zero, the only search is from ``start``: for who knows where the
+        mode is.
     starts : int, default 16
         Searches that run side by side: one from ``start``, the others from draws that differ by a third of a prior standard
         deviation at least. Where they find several modes, as many again follow (see Notes).
@@ -181,7 +185,8 @@ def find_mode(
     fewer maxima; the diffusion is lowered in stages to that of the model. Filters with ``diffusion="dynamic"`` and other
     likelihoods are not tempered. `benchmarks/starts.py` counts how often each of this leads to the right mode.
 
-    No search can prove that there is no better mode.
+    Where the steps of a filter follow the solution of a stiff system, further searches take the steps of other prior draws:
+    those of one solution may say nothing of another. No search can prove that there is no better mode.
 
     The steps of ODE filters are judged around the best mode (:func:`settle_substeps`). Filters with ``substeps="auto"`` take
     more if they have too few, and the modes are climbed once more.
@@ -219,7 +224,9 @@ def find_mode(
         hunt = Hunt(functions, first, "start" if start else "the model's initial point", say)
         interrupted = False
         try:
-            hunt.run(hunt.prior(prior_draws, rng), starts, tempering)
+            draws = hunt.prior(prior_draws, rng)
+            hunt.run(draws, starts, tempering)
+            hunt.look_elsewhere(draws[:ELSEWHERE])
             hunt.settle()
         except KeyboardInterrupt:
             if hunt.tracked is None or hunt.tracked.best is None:
@@ -278,6 +285,39 @@ class Hunt:
         if self.functions.views and tempering:
             both = points[picked + more]
             self._climb(batch, tempered(self.loosened(both), both, self.scale))
+
+    def look_elsewhere(self, draws: np.ndarray) -> None:
+        """Search from prior draws (n, d) with steps that follow their own solutions, if the steps of filters follow one.
+
+        Steps that follow one solution may say nothing of another, whose fronts lie elsewhere: log posteriors are compared
+        with the steps that each point has by itself.
+        """
+        if not self.peaks or not len(draws) or followed(self.functions.free(self.first), self.functions.model) is None:
+            return
+        at = [min(self.peaks, key=lambda p: p.value).point, *draws]
+        values = [self._followed(point) for point in at]
+        ends: list[tuple[float, np.ndarray]] = []
+        for k in np.argsort(values, kind="stable")[:FROM]:
+            point, value = at[int(k)], values[int(k)]
+            for _ in range(FOLLOWINGS if np.isfinite(value) else 0):
+                if not np.isfinite(self._followed(point)):
+                    break
+                end = descend(self.functions.descent_function(), point[None], self.scale, ROUNDS).x[0]
+                if not (new := self._followed(end)) < value - GAIN:
+                    break
+                point, value = end, new
+            ends.append((value, point))
+        value, point = min(ends, key=lambda end: end[0])
+        if np.isfinite(self._followed(point)):
+            self.tracked = Tracked(self.functions.descent_function(), self.say, self.tracked)
+            self.peaks = []
+            self._climb(self.tracked, point[None])
+
+    def _followed(self, point: np.ndarray) -> float:
+        """Negative log posterior of a point (d,) with steps that follow its own solution from now on."""
+        if not followed(self.functions.free(point), self.functions.model):
+            return np.inf
+        return float(-self.functions.values(point[None])[0])
 
     def settle(self) -> None:
         """Judge the steps of filters around the best mode; where they take others, climb to every peak once more.

@@ -32,6 +32,8 @@ from pm_sysid.solve.substeps import (
     given_steps,
     in_words,
     named,
+    say_chosen,
+    searched_substeps,
     settled_substeps,
     warn,
 )
@@ -365,24 +367,23 @@ def _graded_choice(
 
 
 def following_steps(
-    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], where: str, name: str
+    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], where: str, name: str, say: bool = True
 ) -> StepChoice | None:
     """Steps that an adaptive solver takes at the first of some points, each cut into as many as all points need.
 
-    None where there is no solution, or they will not do.
+    None where there is no solution, or they will not do. With ``say`` the choice is logged.
     """
     grids = adaptive_steps(problem, records, at[:FOLLOWED])
     criterion = None if grids is None else _on_grids(problem, records, at, grids, where, SHARE, name)
     if grids is None or criterion is None:
         return None
-    chosen, error = fewest_substeps(criterion, LEAST)
+    chosen, error = searched_substeps(criterion, LEAST)
     if chosen is None:
         return None
-    _log.info(
-        "%sthe steps follow the solution, which is stiff or changes by orders of magnitude: %d in all.",
-        criterion.who,
-        chosen * sum(g.total for g in grids),
-    )
+    if say:
+        say_chosen(criterion, chosen, error)
+        follow = "the steps follow the solution, which is stiff or changes by orders of magnitude"
+        _log.info("%s%s: %d in all.", criterion.who, follow, chosen * sum(g.total for g in grids))
     return StepChoice(chosen, "auto", where, error, True, grids)
 
 

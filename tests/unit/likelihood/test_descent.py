@@ -67,3 +67,26 @@ def test_an_edge_or_a_slope_without_end_is_no_minimum(slope):
 
     assert not newton(edge, np.array([1.0]))[2]
     assert not newton(line, np.array([1.0]))[2]
+
+
+def test_a_cliff_beside_a_slope_is_no_minimum():
+    """Differences of gradients take the cliffs for a curvature so large that no step is worth taking."""
+
+    def ledge(points):
+        x = points[:, 0]
+        over = np.maximum(np.abs(x) - 1e-5, 0.0)
+        return 60 * x + 1e14 * over**2, (60 + 2e14 * over * np.sign(x))[:, None]
+
+    for start in (0.0, 5e-6, -9e-6):
+        assert not newton(ledge, np.array([start]))[2]
+
+
+def test_a_gradient_that_is_not_exact_does_not_keep_newton_from_its_end():
+    def bowl(points):
+        x = points[:, 0]
+        return 0.5 * x**2, (x + 2e-3)[:, None]
+
+    calls = []
+    x, covariance, converged = newton(lambda p: calls.append(len(p)) or bowl(p), np.array([0.3]))
+    assert converged and abs(x[0]) < 0.01 and sum(calls) < 100
+    np.testing.assert_allclose(covariance, 1.0, rtol=1e-6)
