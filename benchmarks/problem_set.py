@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.stats import chi2, norm
 from scipy.stats import t as student_t
 
 import pm_sysid as sid
@@ -328,6 +328,140 @@ def long_tails(unknowns: int = 3, share: float = 0.2, width: float = 3.0) -> Pro
     return Problem("long_tails", model, answer)
 
 
+def pharmacokinetics(seed: int = 0, substeps: Any = "auto") -> Problem:
+    """A drug that is absorbed and eliminated: exchanging the two rates, and another volume, gives the same curve."""
+    t = np.array([0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 16])
+
+    def concentration(ka: Any, ke: Any, V: Any) -> np.ndarray:
+        decays = np.exp(-np.multiply.outer(ke, t)) - np.exp(-np.multiply.outer(ka, t))
+        return np.asarray((100 * ka / (V * (ka - ke)))[..., None] * decays)
+
+    y = concentration(np.array(1.0), np.array(0.3), np.array(10.0)) + 0.3 * np.random.default_rng(seed).standard_normal(t.size)
+    system = sid.System(
+        lambda t, x, u, p: (-p.ka * x.gut, p.ka * x.gut / p.V - p.ke * x.c),
+        states=("gut", "c"),
+        params=("ka", "ke", "V"),
+        observe=lambda t, x, dx, u, p: x.c,
+    )
+    middle = {"ka": 0.0, "ke": -1.0, "V": np.log(8)}
+    with pm.Model() as model:
+        p = {name: pm.LogNormal(name, mu, 1) for name, mu in middle.items()}
+        _filter("y", system, sid.TimeSeries(t, None, y), p, noise=0.3, x0={"gut": 100.0, "c": 0.0}, substeps=substeps)
+    logs = [np.linspace(np.log(a), np.log(b), 81) for a, b in ((0.1, 3), (0.09, 2.9), (1, 20))]  # never equal rates
+    mesh = np.meshgrid(*logs, indexing="ij")
+    density = norm.logpdf(mesh, np.reshape(list(middle.values()), (3, 1, 1, 1))).sum(axis=0)
+    curves = concentration(*np.exp(mesh))
+    density += norm.logpdf(y, curves, 0.3).sum(axis=-1)
+    mean, sd, evidence = _moments(density, logs, dict(zip(middle, np.exp(mesh), strict=True)))
+    return Problem("pharmacokinetics", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
+def squared_output(seed: int = 0, substeps: Any = "auto") -> Problem:
+    """The square of a decaying oscillation is measured: the sign of its start, and of all that follows, is unknown."""
+    t = np.linspace(0, 5, 51)
+
+    def position(c: Any, k: Any, z0: Any) -> np.ndarray:
+        w = np.sqrt(np.maximum(k - c**2 / 4, 1e-12))[..., None]
+        c = np.asarray(c)[..., None]
+        return np.asarray(np.asarray(z0)[..., None] * np.exp(-c * t / 2) * (np.cos(w * t) + c / (2 * w) * np.sin(w * t)))
+
+    y = position(0.3, 10.0, 1.0) ** 2 + 0.1 * np.random.default_rng(seed).standard_normal(t.size)
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -p.c * x.v - p.k * x.z),
+        states=("z", "v"),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z**2,
+    )
+    with pm.Model() as model:
+        p = {"c": pm.HalfNormal("c", 1), "k": pm.LogNormal("k", np.log(5), 1)}
+        z0 = pm.Normal("z0", 0, 2)
+        _filter("y", system, sid.TimeSeries(t, None, y), p, noise=0.1, x0={"z": z0, "v": 0.0}, substeps=substeps)
+    grids = [np.linspace(1e-6, 0.8, 71), np.linspace(np.log(8), np.log(12), 71), np.linspace(0.6, 1.4, 71)]
+    c, log_k, z = np.meshgrid(*grids, indexing="ij")
+    density = norm.logpdf(c) + np.log(2) + norm.logpdf(log_k, np.log(5), 1) + norm.logpdf(z, 0, 2)
+    density += norm.logpdf(y, position(c, np.exp(log_k), z) ** 2, 0.1).sum(axis=-1)
+    mean, sd, evidence = _moments(density, grids, {"c": c, "k": np.exp(log_k), "z0": z})
+    mean["z0"], sd["z0"] = 0.0, float(np.hypot(mean["z0"], sd["z0"]))
+    return Problem("squared_output", model, Answer(mean, sd, log_evidence=float(evidence + np.log(2)), source="quadrature"))
+
+
+def aliases(seed: int = 0, substeps: Any = "auto") -> Problem:
+    """A swing sampled too rarely: its speed and two aliases explain the record equally well."""
+    t = np.arange(25) * 0.5
+    y = np.cos(3.0 * t) + 0.3 * np.random.default_rng(seed).standard_normal(t.size)
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -(p.w**2) * x.z), states=("z", "v"), params=("w",), observe=lambda t, x, dx, u, p: x.z
+    )
+    with pm.Model() as model:
+        w, noise = pm.Uniform("w", 0.5, 16), pm.HalfNormal("noise", 1)
+        _filter("y", system, sid.TimeSeries(t, None, y), {"w": w}, noise=noise, x0={"z": 1.0, "v": 0.0}, substeps=substeps)
+    grids = [np.linspace(0.5, 16, 6201), np.linspace(0.1, 0.8, 141)]
+    speed, sigma = np.meshgrid(*grids, indexing="ij")
+    squares = np.sum((y - np.cos(np.multiply.outer(grids[0], t))) ** 2, axis=1)[:, None]
+    density = norm.logpdf(sigma) + np.log(2 / 15.5) - squares / (2 * sigma**2) - t.size * np.log(sigma * np.sqrt(2 * np.pi))
+    mean, sd, evidence = _moments(density, grids, {"w": speed, "noise": sigma})
+    return Problem("aliases", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
+def frequency(seed: int = 0, sigma: float = 0.7) -> Problem:
+    """A weak sine at irregular times: a dozen frequencies explain it about as well, exact by quadrature over the frequency."""
+    rng = np.random.default_rng(seed)
+    t = np.sort(rng.uniform(0, 10, 15))
+    y = np.sin(6 * t) + sigma * rng.standard_normal(15)
+    with pm.Model() as model:
+        a, b, w = pm.Normal("a"), pm.Normal("b"), pm.Uniform("w", 0.1, 20)
+        pm.Normal("y", a * pt.sin(w * t) + b * pt.cos(w * t), sigma, observed=y)
+    # Given the frequency the rest is linear and Gaussian.
+    grid = np.linspace(0.1, 20, 20_001)
+    basis = np.stack([np.sin(np.multiply.outer(grid, t)), np.cos(np.multiply.outer(grid, t))], axis=2)
+    precision = np.eye(2) + np.swapaxes(basis, 1, 2) @ basis / sigma**2
+    covariance, right = np.linalg.inv(precision), np.einsum("gti,t->gi", basis, y) / sigma**2
+    middle = np.einsum("gij,gj->gi", covariance, right)
+    exponent = -(y @ y / sigma**2 - np.sum(right * middle, axis=1)) / 2 - np.linalg.slogdet(precision)[1] / 2
+    density = exponent - len(y) * np.log(sigma * np.sqrt(2 * np.pi)) - np.log(19.9)
+    mean, sd, evidence = _moments(density, [grid], {"a": middle[:, 0], "b": middle[:, 1], "w": grid})
+    weights = np.exp(density - logsumexp(density))
+    for i, name in enumerate("ab"):
+        sd[name] = float(np.sqrt(sd[name] ** 2 + weights @ covariance[:, i, i]))
+    return Problem("frequency", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
+def sphere(unknowns: int = 5, sigma: float = 0.01) -> Problem:
+    """The sum of squares of some unknowns is measured, as one number: a thin shell, exact by quadrature over the sum."""
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=unknowns)
+        pm.Normal("y", pt.sum(x**2), sigma, observed=1.0)
+    grid = np.linspace(0.9, 1.1, 20_001)
+    density = chi2.logpdf(grid, unknowns) + norm.logpdf(1.0, grid, sigma)
+    mean, _, evidence = _moments(density, [grid], {"sum": grid})
+    each = np.full(unknowns, np.sqrt(mean["sum"] / unknowns))
+    return Problem("sphere", model, Answer({"x": 0 * each}, {"x": each}, log_evidence=evidence, source="quadrature"))
+
+
+def spike(width: float = 0.03) -> Problem:
+    """Half of the mass in a spike that fills a ten-thousandth of the prior, half on a wide hill, exact by quadrature."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 5, shape=2)
+
+        def logp(value: Any, a: Any, b: Any) -> Any:
+            wide, narrow = (a + 2) ** 2 + (b + 2) ** 2, ((a - 2) ** 2 + (b - 2) ** 2) / width**2
+            return pt.logaddexp(-wide / 2, -narrow / 2 - 2 * np.log(width))
+
+        pm.CustomDist("y", x[0], x[1], logp=logp, observed=0.0)
+    parts = []
+    for middle, size in ((-2.0, 1.0), (2.0, width)):
+        grid = middle + size * np.linspace(-9, 9, 4001)
+        density = norm.logpdf(grid, 0, 5) - ((grid - middle) / size) ** 2 / 2 - np.log(size)
+        parts.append(_moments(density, [grid], {"x": grid}))
+    log_mass = 2 * np.array([evidence for *_, evidence in parts])
+    weights = np.exp(log_mass - logsumexp(log_mass))
+    means = np.array([mean["x"] for mean, *_ in parts])
+    mean = float(weights @ means)
+    sd = float(np.sqrt(weights @ (np.array([sd["x"] for _, sd, _ in parts]) ** 2 + means**2) - mean**2))
+    evidence = float(logsumexp(log_mass))
+    return Problem("spike", model, Answer({"x": [mean] * 2}, {"x": [sd] * 2}, log_evidence=evidence, source="quadrature"))
+
+
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "lotka_volterra": lotka_volterra,
     "fitzhugh_nagumo": fitzhugh_nagumo,
@@ -341,7 +475,24 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "funnel": funnel,
     "banana": banana,
     "long_tails": long_tails,
+    "pharmacokinetics": pharmacokinetics,
+    "squared_output": squared_output,
+    "aliases": aliases,
+    "frequency": frequency,
+    "sphere": sphere,
+    "spike": spike,
 }
+
+
+def _moments(
+    log_density: np.ndarray, grids: Sequence[np.ndarray], values: Mapping[str, np.ndarray]
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Means and standard deviations of values on an even grid, and the logarithm of the density's integral over it."""
+    total = logsumexp(log_density)
+    weights = np.exp(log_density - total)
+    mean = {name: float(np.sum(weights * v)) for name, v in values.items()}
+    sd = {name: float(np.sqrt(max(np.sum(weights * v**2) - mean[name] ** 2, 0.0))) for name, v in values.items()}
+    return mean, sd, float(total + sum(np.log(grid[1] - grid[0]) for grid in grids))
 
 
 def _measured(system: sid.System, t: np.ndarray, truth: Mapping[str, Any], x0: Any, noise: float, seed: int) -> sid.TimeSeries:

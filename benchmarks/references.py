@@ -258,9 +258,10 @@ def shown(problem: Problem, found: Reference) -> str:
 
 
 def main() -> None:
-    without = [name for name in PROBLEMS if name not in ("three_modes", "three_narrow_modes", "ridge")]
-    for name in sys.argv[1:] or without:
+    for name in sys.argv[1:] or PROBLEMS:
         problem = PROBLEMS[name]()
+        if len(sys.argv) == 1 and problem.answer.log_evidence is not None:
+            continue  # its answer is exact
         found = compute(problem)
         save(name, found)
         print(shown(problem, found), flush=True)
