@@ -178,10 +178,10 @@ class _Run:
                 self.mode, self.trouble = None, str(error)
                 self.say(f"no mode was found: {error}")
                 return
-        said = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+        said = _said(caught)
         if known is not None and known.modes:
             found = _with_modes(found, known)
-        self.mode, self.trouble = found, " ".join(said)
+        self.mode, self.trouble = found, said
         self.say(self.trouble or found.message or f"log posterior {found.logp:.2f} at the mode")
 
     def _more_steps(self, at: Any, where: str) -> bool:
@@ -193,7 +193,7 @@ class _Run:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             after = settle_substeps(at, model=self.model, where=where)
-        self.steps_trouble = " ".join(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+        self.steps_trouble = _said(caught)
         others = [n for n in names if after[n].replaces(before[n])]
         for name in others:
             now, then = after[name], before[name].substeps
@@ -318,7 +318,7 @@ class _Run:
             reasons.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
         if method != "ibis" and self.trouble:
             reasons.append(self.trouble)
-        if self.steps_trouble:
+        if self.steps_trouble and (method == "ibis" or self.steps_trouble not in self.trouble):
             reasons.append(self.steps_trouble)
         return [*reasons, *self._initial_states(idata)]
 
@@ -351,6 +351,11 @@ class _Run:
         if not trusted:
             warnings.warn(f"sample: {verdict}", stacklevel=3)
         return idata
+
+
+def _said(caught: list[warnings.WarningMessage]) -> str:
+    """What warnings say to a user, each once."""
+    return " ".join(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
 
 
 def _check(model: pm.Model) -> None:

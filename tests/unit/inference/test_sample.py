@@ -105,6 +105,31 @@ def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest
     assert judged == ["at the mode"] + ["on the posterior"] * 3 and idata.attrs["trusted"] == 0
 
 
+def test_what_two_checks_say_of_the_steps_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = module._Run(line(), 600, 100, 2, 1, 1, False)
+    run.prepare()
+    idata = run._nuts()
+    run.trouble, run.steps_trouble = "The search stopped. Too few steps.", "Too few steps."
+    assert run._reasons(idata, "nuts").count("Too few steps.") == 0 and run.trouble in run._reasons(idata, "nuts")
+    # Sequential sampling does not depend on the search, but on the steps.
+    monkeypatch.setattr(run, "against", lambda *args: [])
+    assert run._reasons(idata, "ibis") == ["Too few steps."]
+
+
+def test_a_parameter_that_was_measured_directly_counts_in_every_sampler() -> None:
+    """Beside the mean of a hundred samples there is one number for the unknown itself: conjugate."""
+    model = line()
+    with model:
+        pm.Normal("measured", model["mu"], 0.05, observed=0.5)
+    y = model.rvs_to_values[model["y"]].eval()
+    precision = 1 + 100 + 400
+    for method in ("nuts", "independent", "ibis"):
+        idata = sid.sample(model, 1000, method=method, **QUIET)
+        draws = idata.posterior["mu"].values
+        assert idata.attrs["trusted"] and abs(draws.mean() - (y.sum() + 200) / precision) < 0.2 * precision**-0.5
+        assert 0.9 < draws.std() * precision**0.5 < 1.1
+
+
 def test_a_mode_without_the_curvature_of_a_maximum_gets_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     best, other = sid.find_mode(two_modes(), random_seed=1, progressbar=False).modes
     plain = np.exp(other.log_evidence - best.log_evidence)
