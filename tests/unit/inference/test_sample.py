@@ -105,6 +105,25 @@ def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest
     assert judged == ["at the mode"] + ["on the posterior"] * 3 and idata.attrs["trusted"] == 0
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_half_of_the_mass_in_a_narrow_spike_is_not_lost_without_a_word(seed: int) -> None:
+    """It fills a ten-thousandth of the prior; the other half lies on a wide hill."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 5, shape=2)
+
+        def logp(value: Any, a: Any, b: Any) -> Any:
+            narrow = ((a - 2) ** 2 + (b - 2) ** 2) / 0.03**2 + 4 * np.log(0.03)
+            return pm.math.logaddexp(-((a + 2) ** 2 + (b + 2) ** 2) / 2, -narrow / 2)
+
+        pm.CustomDist("y", x[0], x[1], logp=logp, observed=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it may doubt itself
+        idata = sid.sample(model, 1000, **QUIET | {"random_seed": seed, "chains": 4})
+    share = np.mean(idata.posterior["x"].values[..., 0] > 1.5)
+    assert idata.attrs["method"] == "ibis" and idata.attrs["modes"] == 2
+    assert not idata.attrs["trusted"] or abs(share - 0.508) < 0.1
+
+
 def test_what_two_checks_say_of_the_steps_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run = module._Run(line(), 600, 100, 2, 1, 1, False)
     run.prepare()
