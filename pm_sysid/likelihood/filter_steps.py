@@ -33,6 +33,8 @@ from pm_sysid.solve.substeps import LIMIT, StepChoice, in_words, settled_substep
 MOST_EVALUATED = 400_000
 #: About how many of the points tell what steps of their own would say.
 OWN = 4
+#: How much farther from the mean the likelihood is looked at for a wall, and a change of it in nats that is one.
+FARTHER, WALL = 3.0, 1.0
 #: A number of steps has to do for this share of the points given.
 SHARE = 0.9
 
@@ -362,12 +364,26 @@ def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
     """By how much log-likelihoods at points move if the steps follow the solution of each point by itself.
 
     A likelihood that a front makes fail next to the point whose solution the steps follow has a sharp maximum there, and
-    refining the steps does not show it.
+    refining the steps does not show it. Nor do points that were drawn from it: beyond them, at ``FARTHER`` times their distance
+    from their mean, a change by more than ``WALL`` counts.
     """
     moved = [0.0]
-    for at, y in list(zip(on.at, on.y, strict=True))[:: max(1, len(on.at) // OWN)]:
-        here = replace(on, at=[at], y=[y])
-        grids = adaptive_steps(on.problem, on.records, [at])
-        if grids is not None:
-            moved.append(here.change(here.value(substeps), replace(here, grids=grids).value(max(substeps, LEAST))))
+    points = list(zip(on.at, on.y, strict=True))[:: max(1, len(on.at) // OWN)]
+    mean = Unknowns(*(np.mean([np.asarray(v, float) for v in values], axis=0) for values in zip(*on.at, strict=True)))
+    for at, y in points:
+        beyond = at._replace(**{k: _away(getattr(mean, k), getattr(at, k)) for k in ("params", "x0")})
+        for point, least in ((at, 0.0), (beyond, WALL)):
+            here = replace(on, at=[point], y=[y])
+            grids = adaptive_steps(on.problem, on.records, [point])
+            own = None if grids is None else replace(here, grids=grids).value(max(substeps, LEAST))
+            if own is not None and np.isfinite(own).all():
+                change = here.change(here.value(substeps), own)
+                moved.append(change if change > least else 0.0)
     return max(moved)
+
+
+def _away(mean: np.ndarray, value: Any) -> np.ndarray:
+    """Numbers farther from a mean, where that leaves their signs."""
+    value = np.asarray(value, dtype=float)
+    far = mean + FARTHER * (value - mean)
+    return np.asarray(np.where(np.sign(far) == np.sign(value), far, value))

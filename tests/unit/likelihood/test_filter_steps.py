@@ -292,6 +292,17 @@ def test_steps_that_follow_one_point_and_fail_at_the_next_are_said() -> None:
     assert not choice.settled and choice.error > 1
 
 
+def test_walls_around_points_drawn_between_them_are_said() -> None:
+    """The same front: draws of what the likelihood is on steps that follow one of them lie within a thousandth."""
+    model, logp = front(0.2)
+    assert refined([{"v": 0.66}], model, "at the mode")
+    points = [{"v": v} for v in 0.66 * (1 + 8e-4 * np.array([-1.0, 0.0, 1.0]))]
+    here = [logp(np.log(point["v"])) for point in points]
+    assert np.ptp(here) < 30 and logp(np.log(0.62)) < -1e5  # a wall, where the accurate likelihood has none
+    with pytest.warns(sid.SubstepWarning, match="a front moves with the"):
+        assert not sid.settle_substeps(points, model=model)["y"].settled
+
+
 def test_a_search_looks_where_the_steps_of_other_solutions_lead_and_says_that_they_lead_no_further() -> None:
     model, _ = front(0.8)
     with pytest.warns(UserWarning, match="stopped at a point that is no clear maximum"):
