@@ -134,12 +134,17 @@ def climb_all(batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[P
     return ranked(peaks)
 
 
+def hopeless(unknowns: int) -> float:
+    """By how much the log density of an end may be lower than that of another, and hold a part of the posterior."""
+    return float(LOWER + np.log(NARROWER) * unknowns)
+
+
 def worth_polishing(ends: Descent, maxima: Sequence[float]) -> np.ndarray:
     """Which ends (B,) may hold a part of the posterior beside the best one, or beside the best that is settled or a maximum.
 
     The best of all may be no maximum: a density that rises without end, towards an edge or towards no noise.
     """
-    tolerance = LOWER + np.log(NARROWER) * ends.x.shape[1]
+    tolerance = hopeless(ends.x.shape[1])
     best = np.min(ends.value, initial=np.inf)
     certain = min([*ends.value[ends.settled], *maxima], default=np.inf)
     near = (ends.value <= best + tolerance) | (ends.settled & (ends.value <= certain + tolerance))

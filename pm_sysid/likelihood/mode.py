@@ -16,7 +16,7 @@ from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.descent import Batch, descend
 from pm_sysid.likelihood.filter_steps import followed, refined, substeps_attrs
-from pm_sysid.likelihood.global_search import ROUNDS, Peak, Tracked, climb_all, distinct, ranked, tempered
+from pm_sysid.likelihood.global_search import ROUNDS, Peak, Tracked, climb_all, distinct, hopeless, ranked, tempered
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import possible_draws
 from pm_sysid.notebook import html_line, html_table
@@ -308,10 +308,12 @@ class Hunt:
                 point, value = end, new
             ends.append((value, point))
         value, point = min(ends, key=lambda end: end[0])
+        # Other modes stay if they are worth it with steps of their own.
+        others = [p.point for p in self.peaks if self._followed(p.point) <= value + hopeless(point.size)]
         if np.isfinite(self._followed(point)):
             self.tracked = Tracked(self.functions.descent_function(), self.say, self.tracked)
             self.peaks = []
-            self._climb(self.tracked, point[None])
+            self._climb(self.tracked, np.array([point, *others]))
 
     def _followed(self, point: np.ndarray) -> float:
         """Negative log posterior of a point (d,) with steps that follow its own solution from now on."""

@@ -308,3 +308,23 @@ def test_a_search_looks_where_the_steps_of_other_solutions_lead_and_says_that_th
     with pytest.warns(UserWarning, match="stopped at a point that is no clear maximum"):
         mode = sid.find_mode(model, random_seed=0, progressbar=False)
     assert abs(float(mode.initvals["v"]) - 1.0) < 0.03 and mode.logp > 70 and not mode.converged
+
+
+def test_modes_that_are_as_good_with_steps_of_their_own_stay() -> None:
+    """A stiff system in which the sign of the parameter is unknown."""
+    system = sid.System(
+        lambda t, x, u, p: (-1e4 * p.v**2 * (x.s - x.q), -x.q),
+        states=("s", "q"),
+        params=("v",),
+        observe=lambda t, x, dx, u, p: x.s,
+    )
+    t = np.concatenate([[0.0], np.logspace(-6, 1, 30)])
+    run = sid.simulate(system, sid.TimeSeries(t), {"v": 1.0}, x0=[2.0, 1.0], method="implicit")
+    y = run["s"].values + 0.01 * np.random.default_rng(0).standard_normal(31)
+    with pm.Model() as model:
+        v = pm.Normal("v", 0, 1)
+        sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), {"v": v}, noise=0.01, x0=[2.0, 1.0], solver=sid.EK1(order=2))
+    assert filter_view("y", model).op.grid.choice.follows
+    modes = sid.find_mode(model, random_seed=1, progressbar=False).modes
+    np.testing.assert_allclose(sorted(float(m.initvals["v"]) for m in modes), [-1.0, 1.0], atol=0.02)
+    assert abs(modes[0].log_evidence - modes[1].log_evidence) < 0.1
