@@ -157,6 +157,7 @@ def by_likelihood(models, particles):
         posteriors[name] = idata
         evaluations = float(idata.sample_stats["evaluations"].max("stage").sum()) / len(idata.observed_data["y"])
         rows[name] = {"log evidence": evidence.value, "error": evidence.error, "seconds": took, "runs": evaluations}
+        rows[name]["doubt"] = evidence.doubt
     comparison = sid.compare_models({name: (models[name], posteriors[name]) for name in models}, draws=1000)
     for name, row in rows.items():
         row["LOO"] = float(comparison.table.loc[name, "LOO"])
@@ -164,7 +165,7 @@ def by_likelihood(models, particles):
     print("  likelihood:  log evidence        LOO (deviance)   runs      s")
     for name, row in rows.items():
         print(f"    {name:10s} {row['log evidence']:9.2f} +/- {row['error']:5.2f} {row['LOO']:12.1f} ", end="")
-        print(f"{row['runs']:10,.0f} {row['seconds']:6.1f}")
+        print(f"{row['runs']:10,.0f} {row['seconds']:6.1f}{'   in doubt' if row['doubt'] else ''}")
     return posteriors, best, rows
 
 

@@ -29,6 +29,9 @@ _log = logging.getLogger("pm_sysid")
 MOST_DRAWS = 100_000
 #: Coordinates that lie this many prior standard deviations off have run away.
 FAR = 8.0
+#: A prior all but rules out a value whose density is lower than that of its middle draw by a factor exp(``IMPOSSIBLE``), as
+#: that of a normal distribution is eight standard deviations off. So many draws say what is usual.
+IMPOSSIBLE, COMPARED = 32.0, 200
 #: Prior draws at whose own solutions steps that follow one are tried, searches from the best of them, and how often each is
 #: followed to where it ends while it gains this much.
 ELSEWHERE, FROM, FOLLOWINGS, GAIN = 24, 3, 30, 0.1
@@ -172,8 +175,9 @@ def find_mode(
     Warns
     -----
     UserWarning
-        If the search stopped where the posterior has no maximum (and in which direction), was interrupted, or a place of higher
-        density was seen that is no maximum.
+        If the search stopped where the posterior has no maximum (and in which direction), was interrupted, a place of higher
+        density was seen that is no maximum, or the prior all but rules out a value at the mode (its density is lower than that
+        of the middle draw by a factor of exp(32)): then record, units, prior and equations do not belong together.
     SubstepWarning
         If the steps of a filter are too few at the mode, and a number was asked for (with no diffusion), or 32 are not enough.
 
@@ -256,6 +260,7 @@ class Hunt:
         self.tracked: Tracked | None = None
         self.peaks: list[Peak] = []
         self.searches = self.drawn = 0
+        self.draws = np.empty((0, first.size))
         self.scale, self.centre = np.ones(first.size), first
         self.remarks: list[str] = []
 
@@ -378,7 +383,7 @@ class Hunt:
         except NotImplementedError:
             self.remarks.append("a prior cannot be drawn from (such as pm.Flat), so that there was one start")
             return empty
-        self.drawn = n
+        self.drawn, self.draws = n, draws
         return draws
 
     def _nowhere(self, n: int) -> str:
@@ -418,6 +423,8 @@ def _result(hunt: Hunt, interrupted: bool) -> Mode:
                 f"mode it returns, {-best.value:.6g}; look at the priors, or give start=..."
             )
     words = _words(hunt, maxima, best)
+    against = _against_the_prior(hunt, best) if best.converged and not interrupted else ""
+    complaint = " and ".join(filter(None, [complaint, against]))
     if complaint:
         warnings.warn(f"find_mode {complaint}.", stacklevel=3)
     elif hunt.searches > 1 or hunt.remarks:
@@ -455,6 +462,27 @@ def _words(hunt: Hunt, maxima: list[Peak], best: Peak) -> str:
                 "; where one search alone leads to the best mode there may be a better one: try more starts, or prior_draws"
             )
     return "; ".join([f"{begun}: {found}", *hunt.remarks])
+
+
+def _against_the_prior(hunt: Hunt, best: Peak) -> str:
+    """Values at the best mode that the prior all but rules out, and what that may mean."""
+    if not len(hunt.draws) or np.all((best.point >= hunt.draws.min(axis=0)) & (best.point <= hunt.draws.max(axis=0))):
+        return ""
+    found = []
+    values = hunt.functions.free(best.point)
+    for name, densities in hunt.functions.priors(np.concatenate([best.point[None], hunt.draws[:COMPARED]])).items():
+        lower = np.median(densities[1:], axis=0) - densities[0]
+        same = np.shape(lower) == np.shape(values[name])  # a multivariate prior has one density
+        out = [i for i in np.ndindex(lower.shape) if lower[i] > IMPOSSIBLE]
+        found += [f"{entry(name, i)} = {values[name][i]:.4g}" if same else name for i in out]
+    if not found:
+        return ""
+    named = ", ".join([*found[:3], *(["..."] if len(found) > 3 else [])])
+    return (
+        f"found the best mode where the prior all but rules it out ({named}); "
+        "look at the units of the record, the prior and the equations: one of them is wrong, or the likelihood fails where the "
+        "prior is"
+    )
 
 
 def _where(hunt: Hunt, peak: Peak) -> str:

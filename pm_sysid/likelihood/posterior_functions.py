@@ -16,6 +16,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 
 from pm_sysid.compat import ParameterValueError, join_nonshared_inputs
 from pm_sysid.likelihood.coordinates import Coordinates, checked
@@ -38,6 +39,7 @@ WORDS = {
     "gradients": "log posterior and gradient of many points",
     "gradient": "log posterior and gradient",
     "diffusions": "diffusions of the filters",
+    "priors": "densities of the prior",
     "free": "free variables at a point",
 }
 
@@ -107,6 +109,16 @@ class PosteriorFunctions:
         function = self._once("diffusions", self._compiled_diffusions)
         return [np.broadcast_to(v, (len(points), v.shape[-1])) for v in function(np.ascontiguousarray(points))]
 
+    def priors(self, points: np.ndarray) -> dict[str, np.ndarray]:
+        """Log density (B, ...) of each entry of the free variables whose prior has no unknowns, at points (B, d), by name.
+
+        In the coordinates of the points: densities of their transforms are part of it.
+        """
+        names, function = self._once("priors", self._compiled_priors)
+        with np.errstate(all="ignore"):
+            values = function(np.ascontiguousarray(points)) if names else []
+        return {n: np.broadcast_to(v, (len(points), *np.shape(v)[1:])) for n, v in zip(names, values, strict=True)}
+
     def free(self, point: np.ndarray) -> dict[str, np.ndarray]:
         """Free variables at a point (d,), by name."""
         names, function = self._once("free", self._compiled_free)
@@ -167,6 +179,14 @@ class PosteriorFunctions:
         particles = pt.dmatrix("particles")
         batched = self.coordinates.vectorised([checked(g) for g in calibrated_diffusions(self.views)], particles)
         return Announced(WORDS["diffusions"], compiled([particles], batched, trust_input=True))
+
+    def _compiled_priors(self) -> tuple[list[str], Any]:
+        free = set(self.model.free_RVs)
+        roots = [rv for rv in self.model.free_RVs if not free & set(ancestors(rv.owner.inputs))]
+        particles = pt.dmatrix("particles")
+        graphs = self.model.logp(vars=roots, sum=False) if roots else []
+        batched = self.coordinates.vectorised(graphs, particles) if roots else []
+        return [rv.name for rv in roots], Announced(WORDS["priors"], compiled([particles], batched, trust_input=True))
 
     def _compiled_free(self) -> tuple[list[str], Any]:
         names = [v.name for v in self.model.free_RVs]

@@ -1,6 +1,7 @@
 """find_mode on posteriors that are known: several modes, impossible starts, edges, seeds, models without filters."""
 
 import logging
+import warnings
 
 import numpy as np
 import pymc as pm
@@ -197,3 +198,38 @@ def test_a_draw_that_makes_a_matrix_impossible_does_not_end_the_batch():
         pm.MvNormal("y", [0.0, 0.0], cov=covariance, observed=[[1.0, 0.8], [-0.5, -0.7], [0.3, 0.6]])
     mode = sid.find_mode(model, prior_draws=40, starts=4, random_seed=1, progressbar=False)
     assert mode.converged and 0.5 < mode.point[0] < 1
+
+
+def test_a_mode_that_the_prior_all_but_rules_out_is_said_with_its_value():
+    """A record in mm under a prior in m; the entry that fits is not named."""
+    with pm.Model() as model:
+        amplitude = pm.LogNormal("amplitude", np.log(0.02), 0.5, shape=2)
+        pm.Normal("y", amplitude, 0.1, observed=[0.03, 20.0])
+    with pytest.warns(UserWarning, match=r"rules it out \(amplitude\[1\] = 19.99\); look at the units"):
+        mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    assert mode.converged and "units" in mode.message
+
+
+def test_a_noise_that_takes_up_what_does_not_fit_is_said():
+    """Half-normal densities end within a factor of ten, in logarithms at three deviations."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x"), pm.HalfNormal("noise", 1.0), observed=np.full(40, 30.0))
+    with pytest.warns(UserWarning, match=r"rules it out \("):
+        assert sid.find_mode(model, random_seed=1, progressbar=False).converged
+
+
+@pytest.mark.parametrize("kind", ["small noise", "seven deviations", "hierarchy"])
+def test_values_that_priors_allow_for_are_not_said_to_be_impossible(kind):
+    """A noise that is a ten-thousandth of its prior; a value that is far off; effects under a scale that is unknown."""
+    y = np.random.default_rng(0).normal(0.0, 1e-4, 50)
+    with pm.Model() as model:
+        if kind == "small noise":
+            pm.Normal("y", 0.0, pm.HalfNormal("noise", 1.0), observed=y)
+        elif kind == "seven deviations":
+            pm.Normal("y", pm.Normal("x"), 0.01, observed=7.0 + y)
+        else:
+            effect = pm.Normal("effect", 0.0, pm.HalfNormal("scale", 1.0), shape=20)
+            pm.Normal("y", effect, 1e-3, observed=np.linspace(-3, 3, 20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sid.find_mode(model, random_seed=1, progressbar=False).converged
