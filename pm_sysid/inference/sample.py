@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
-import scipy
 import xarray as xr
 
 from pm_sysid.arguments import among, count, flag, shown, whole_seed
@@ -21,7 +20,7 @@ from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
-from pm_sysid.likelihood.mode import Mode, find_mode
+from pm_sysid.likelihood.mode import SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
 from pm_sysid.progress import compiling, progress_bar
@@ -35,8 +34,6 @@ _log = logging.getLogger("pm_sysid")
 GOOD_RHAT, GOOD_ESS = 1.01, 400
 #: R-hat and share of divergences from which on NUTS is given up.
 POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
-#: Share of the posterior mass, by Laplace's approximation, that a second mode must have to count.
-SECOND_MODE = 1e-4
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 2
 #: Most unknowns with which independent proposals take the place of NUTS.
@@ -226,7 +223,7 @@ class _Run:
         if self.model.potentials:
             self.say("sequential sampling, since potentials may cut the space, where gradients do not help")
             return "ibis"
-        shares = _shares(self.mode)
+        shares = self.mode.shares
         if np.sum(shares > SECOND_MODE) > 1:
             by_mode = ", ".join(f"{100 * s:.3g} %" for s in shares)
             self.say(f"sequential sampling, since there are {len(shares)} modes (shares by Laplace: {by_mode})")
@@ -325,7 +322,7 @@ class _Run:
     def _reasons(self, idata: xr.DataTree, method: str) -> list[str]:
         """What speaks against the draws."""
         reasons = self.against(idata, method)
-        if method != "ibis" and self.mode is not None and np.sum(_shares(self.mode) > SECOND_MODE) > 1:
+        if method != "ibis" and self.mode is not None and np.sum(self.mode.shares > SECOND_MODE) > 1:
             stays = "NUTS stays in the one it starts in" if method == "nuts" else "the proposals stay around the best one"
             reasons.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
         if method != "ibis" and self.trouble:
@@ -382,16 +379,6 @@ def _check(model: pm.Model) -> None:
 def _with_modes(found: Mode, known: Mode) -> Mode:
     """A mode that was polished again, with the others that had been found before."""
     return replace(found, modes=(*found.modes[:1], *known.modes[1:]), message=known.message)
-
-
-def _shares(mode: Mode) -> np.ndarray:
-    """Share of each mode in the posterior, by Laplace's approximation."""
-    evidences = np.array([m.log_evidence for m in mode.modes])
-    if len(evidences) < 2:
-        return np.ones(1)
-    # A place without a maximum's curvature has an unknown share: it counts as much as the best.
-    best = np.nanmax(np.where(np.isfinite(evidences), evidences, np.nan), initial=-1e300)
-    return np.asarray(scipy.special.softmax(np.where(np.isfinite(evidences), evidences, best)))
 
 
 def _mixes_poorly(idata: xr.DataTree) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import scipy
 
 from pm_sysid.arguments import flag, seed, shown, whole
 from pm_sysid.environment import ieee_arithmetic
@@ -27,6 +28,8 @@ _log = logging.getLogger("pm_sysid")
 
 #: Most draws of the prior.
 MOST_DRAWS = 100_000
+#: Share of the posterior mass, by Laplace's approximation, that a second mode must have to count.
+SECOND_MODE = 1e-4
 #: Coordinates that lie this many prior standard deviations off have run away.
 FAR = 8.0
 #: A prior all but rules out a value whose density is lower than that of its middle draw by a factor exp(``IMPOSSIBLE``), as
@@ -119,8 +122,31 @@ class Mode:
         """Laplace approximation of the log evidence around this mode (NaN if not converged)."""
         return self.modes[0].log_evidence if self.modes else float("nan")
 
+    @property
+    def shares(self) -> np.ndarray:
+        """Share of the posterior around each of ``modes``, by Laplace's approximation, shape (max(1, modes),).
+
+        A place without the curvature of a maximum has an unknown share: it counts as much as the best.
+        """
+        evidences = np.array([m.log_evidence for m in self.modes])
+        if len(evidences) < 2:
+            return np.ones(1)
+        best = np.nanmax(np.where(np.isfinite(evidences), evidences, np.nan), initial=-1e300)
+        return np.asarray(scipy.special.softmax(np.where(np.isfinite(evidences), evidences, best)))
+
     def nuts(self, **options: Any) -> Any:
-        """NUTS step method with this covariance as its (fixed) mass matrix; inside a model context."""
+        """NUTS step method with this covariance as its (fixed) mass matrix; inside a model context.
+
+        A UserWarning says if other modes hold more than a ten-thousandth of the posterior: chains do not travel between modes,
+        and agree with each other all the same.
+        """
+        if np.sum(self.shares > SECOND_MODE) > 1:
+            by_mode = ", ".join(f"{100 * s:.3g} %" for s in self.shares)
+            warnings.warn(
+                f"{len(self.modes)} modes were found (shares of the posterior by Laplace: {by_mode}), and NUTS stays in the "
+                "one it starts in, whatever R-hat says; take sid.sample or sid.sample_ibis.",
+                stacklevel=2,
+            )
         with ieee_arithmetic():
             return pm.NUTS(scaling=self.covariance, is_cov=True, **options)
 

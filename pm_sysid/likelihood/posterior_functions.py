@@ -15,9 +15,10 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph import ancestors
 from pytensor.graph.basic import Variable
 
-from pm_sysid.compat import ParameterValueError, ancestors, join_nonshared_inputs
+from pm_sysid.compat import ParameterValueError, join_nonshared_inputs
 from pm_sysid.likelihood.coordinates import Coordinates, checked
 from pm_sysid.likelihood.filter_view import value_of
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp

@@ -13,6 +13,7 @@ import xarray as xr
 from pytensor.graph import vectorize_graph
 
 from pm_sysid.likelihood.coordinates import model_dataset
+from pm_sysid.notebook import html_line, html_table
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.sampling.abc.population import Population, ProposalDistribution
 from pm_sysid.sampling.abc.unit_cube import Cube
@@ -50,6 +51,34 @@ class Masses(NamedTuple):
             f"the probability of {names[k]!r} is {probability[k]:.2f} by the particles of the run, and {measured[k]:.2f} +- "
             f"{error[k]:.2f} by fresh candidates: the run lost a part of a model on its way. Take more particles."
         )
+
+
+class ABCResult(xr.DataTree):
+    """A tree that shows the probabilities of its models first in a notebook."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """How the run ended and what it says of each model, before the tree."""
+        rounds = self.get("populations")
+        if rounds is None:  # a group of the tree
+            return str(super()._repr_html_())
+        rows = [
+            [
+                name,
+                f"{float(here['model_probability']):.3f}",
+                f"{float(here['share'][-1]):.3f}",
+                f"{float(here['model_mass']):.3g} ± {float(here['model_mass_se']):.1g}",
+            ]
+            for name in map(str, rounds["model"].values)
+            for here in [rounds.to_dataset().sel(model=name)]
+        ]
+        count, threshold = rounds.sizes["population"], float(rounds["threshold"][-1])
+        head = f"ABC-NS: {self.attrs.get('stopped', '')} after {count} populations, last threshold {threshold:.4g}"
+        columns = ["model", "probability", "share of the particles", "prior mass below the threshold"]
+        doubt = f"in doubt: {said}" if (said := self.attrs.get("doubt")) else ""
+        said_first = html_line(head, strong=True) + html_table(columns, rows) + (html_line(doubt) if doubt else "")
+        return said_first + str(super()._repr_html_())
 
 
 def row(
@@ -101,7 +130,7 @@ def result(
             "point": (("particle", "coordinate"), population.points),
         }
     )
-    tree = xr.DataTree.from_dict(groups)
+    tree = ABCResult.from_dict(groups)
     tree.attrs.update(stopped=stopped, random_seed=seed, doubt=doubt)
     return tree
 

@@ -53,6 +53,22 @@ def test_the_mode_with_most_of_the_posterior_is_found_from_the_wrong_basin(caplo
     assert said in mode.message and said in caplog.text
 
 
+def test_nuts_from_one_of_several_modes_is_said_to_stay_in_it():
+    with two_peaks():
+        both = sid.find_mode(random_seed=1, progressbar=False)
+        expected = np.exp(masses()) / np.exp(masses()).sum()
+        assert np.sort(both.shares) == pytest.approx(np.sort(expected), rel=0.02)
+        with pytest.warns(UserWarning, match="2 modes were found .*NUTS stays in the one it starts in"):
+            both.nuts()
+    with pm.Model():
+        pm.Normal("x")
+        one = sid.find_mode(random_seed=1, progressbar=False)
+        assert one.shares.tolist() == [1.0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            one.nuts()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_three_signs(seed):
     """Two signs that the record cannot tell, of which a potential forbids one pair; exact evidences are equal."""
