@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
+
+#: What an optional library is needed for; any other module that cannot be imported is an error.
+collect_ignore_glob = [] if find_spec("jax") else ["pm_sysid/recurrence/jax/*"]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

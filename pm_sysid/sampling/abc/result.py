@@ -53,32 +53,33 @@ class Masses(NamedTuple):
         )
 
 
-class ABCResult(xr.DataTree):
+class ABCResult(xr.DataTree):  # type: ignore[no-untyped-call]  # a check of xarray's when it is subclassed
     """A tree that shows the probabilities of its models first in a notebook."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
         """How the run ended and what it says of each model, before the tree."""
-        rounds = self.get("populations")
-        if rounds is None:  # a group of the tree
-            return str(super()._repr_html_())
+        tree = str(xr.DataTree._repr_html_(self))  # type: ignore[no-untyped-call]
+        if "populations" not in self.children:  # a group of the tree
+            return tree
+        rounds = self.children["populations"].to_dataset()
         rows = [
             [
                 name,
                 f"{float(here['model_probability']):.3f}",
-                f"{float(here['share'][-1]):.3f}",
+                f"{float(here['share'].values[-1]):.3f}",
                 f"{float(here['model_mass']):.3g} ± {float(here['model_mass_se']):.1g}",
             ]
             for name in map(str, rounds["model"].values)
-            for here in [rounds.to_dataset().sel(model=name)]
+            for here in [rounds.sel(model=name)]
         ]
-        count, threshold = rounds.sizes["population"], float(rounds["threshold"][-1])
+        count, threshold = rounds.sizes["population"], float(rounds["threshold"].values[-1])
         head = f"ABC-NS: {self.attrs.get('stopped', '')} after {count} populations, last threshold {threshold:.4g}"
         columns = ["model", "probability", "share of the particles", "prior mass below the threshold"]
         doubt = f"in doubt: {said}" if (said := self.attrs.get("doubt")) else ""
         said_first = html_line(head, strong=True) + html_table(columns, rows) + (html_line(doubt) if doubt else "")
-        return said_first + str(super()._repr_html_())
+        return said_first + tree
 
 
 def row(
