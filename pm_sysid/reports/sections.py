@@ -268,7 +268,7 @@ class Study:
                 )
             for output in _outputs(name, self.model):
                 caption = f"{which}, {output}: median and 94 % band of draws given the record, without measurement noise"
-                yield self._fit_over_time(caption, _renamed(record, runs), runs, output)
+                yield self._fit_over_time(caption, name, record, runs, output)
 
     def _scored(
         self, name: str, record: TimeSeries, runs: xr.Dataset, i: int, output: str
@@ -330,10 +330,14 @@ class Study:
             yield Paragraph(f"{what}, {output}: RMSE {score.error:.4g}{unit}, fit {score.fit:.2f} %.")
         for output in _outputs(name, self.model):
             caption = f"{what}, {output}: median and 94 % band of posterior draws, without measurement noise"
-            yield self._fit_over_time(caption, _renamed(record, runs), runs, output)
+            yield self._fit_over_time(caption, name, record, runs, output)
 
-    def _fit_over_time(self, caption: str, record: TimeSeries, runs: xr.Dataset, output: str) -> Block:
-        """A measured output and its runs, which zoom if that is asked for."""
+    def _fit_over_time(self, caption: str, name: str, record: TimeSeries, runs: xr.Dataset, output: str) -> Block:
+        """A measured output and its runs, which zoom if that is asked for; samples at a limit are not compared."""
+        caught = _censored(name, self.model, record)
+        if caught[:, _outputs(name, self.model).index(output)].any():
+            caption += "; samples at a limit of the sensor are left out"
+        record = _renamed(record.replace(y=np.where(caught, np.nan, record.output_matrix)), runs)
         still = figure(caption, _fit_figure(record, runs, output), self.units)
         if not self.interactive:
             return still
@@ -434,7 +438,7 @@ class Study:
             yield Paragraph(f"{what}, {output}: RMSE {error:.4g}{unit}, fit {fit:.2f} %; {inside:.0f} % in the 90 % band.")
         for output in outputs:
             caption = f"{what}, {output}: median and 94 % band of runs with {unknown} drawn from the prior"
-            yield self._fit_over_time(caption, _renamed(record, runs), runs, output)
+            yield self._fit_over_time(caption, name, record, runs, output)
 
     def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise) -> Iterator[Block]:
         """Whether what free runs leave of a record is noise."""

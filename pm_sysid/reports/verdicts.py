@@ -215,8 +215,15 @@ def coloured(tests: ResidualTests) -> str:
     if tests.cross_p is not None and tests.cross_p <= ALPHA:
         return f"follows the input (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
     if not tests.ljung_box_p > ALPHA:
-        return f"is not white ({100 * tests.share_outside:.0f} % of lags outside the bounds)"
+        return f"is not white ({_whiteness(tests)})"
     return ""
+
+
+def _whiteness(tests: ResidualTests) -> str:
+    """What speaks against white noise, in numbers."""
+    p = tests.ljung_box_p
+    shown = f"= {p:.2g}" if p >= 1e-4 else "< 0.0001"
+    return f"Ljung-Box p {shown}; {100 * tests.share_outside:.0f} % of lags outside their 99 % bounds"
 
 
 def residual(output: str, tests: ResidualTests) -> Iterator[Verdict]:
@@ -224,10 +231,8 @@ def residual(output: str, tests: ResidualTests) -> Iterator[Verdict]:
     follows = tests.cross_p is not None and tests.cross_p <= ALPHA
     if not tests.ljung_box_p > ALPHA:
         level: Literal["look", "bad"] = "bad" if tests.share_outside > COLOURED else "look"
-        share = f"{100 * tests.share_outside:.0f} % of lags outside the bounds"
-        yield Verdict(
-            level, f"Innovations of {output} are not white ({share}): the model misses some dynamics, or noise is coloured."
-        )
+        text = f"Innovations of {output} are not white ({_whiteness(tests)})"
+        yield Verdict(level, f"{text}: the model misses some dynamics, or noise is coloured.")
     elif not follows:
         yield Verdict("good", f"Innovations of {output} are white: no dynamics seem to be left in them.")
     if follows:
@@ -250,8 +255,9 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
     if tests.cross_p is not None and tests.cross_p <= ALPHA:
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
         return Verdict("look", f"{text} no noise, it follows the input ({at}): the structure or a parameter is off there.")
-    share = f"{100 * tests.share_outside:.0f} % of lags outside the bounds"
-    return Verdict("look", f"{text} not white ({share}): the structure or a parameter is off there, or noise is coloured.")
+    return Verdict(
+        "look", f"{text} not white ({_whiteness(tests)}): the structure or a parameter is off there, or noise is coloured."
+    )
 
 
 def run(what: str, output: str, error: float, fit: float, noise: float | None, colour: str | None = "") -> Verdict:

@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
+from pm_sysid.reports.blocks import Figure, Paragraph
 from pm_sysid.reports.report import headline
 from pm_sysid.reports.sections import Study
 from pm_sysid.solve.filter_substeps import noise_level
@@ -334,8 +335,16 @@ LAG = sid.System(
 )
 
 
-def judged(noise: str, error: np.ndarray, rate: float = 1.0, limits: tuple[float | None, float | None] = (None, None)) -> list:
+type Limits = tuple[float | None, float | None]
+
+
+def judged(noise: str, error: np.ndarray, rate: float = 1.0, limits: Limits = (None, None)) -> list:
     """Verdicts on the fit of a lag, and on a record of validation, whose errors are given."""
+    return [v for v in studied(noise, error, rate, limits)[0].verdicts if "fit " in v.text]
+
+
+def studied(noise: str, error: np.ndarray, rate: float = 1.0, limits: Limits = (None, None)) -> tuple[Study, list]:
+    """What is found about the fit of a lag, and about a record of validation, whose errors are given; blocks of the page."""
     t = np.arange(len(error)) * 0.1
     u = np.sin(0.9 * t)
     run = sid.simulate(LAG, sid.TimeSeries(t, u, None, inputs="F"), {"rate": 1.0}, x0=0.0)["level"].to_numpy()
@@ -355,9 +364,7 @@ def judged(noise: str, error: np.ndarray, rate: float = 1.0, limits: tuple[float
     study = Study(
         model, xr.DataTree.from_dict({"posterior": posterior}), {"y": [data]}, sid.Validation(data, x0={"level": 0.0})
     )
-    study._fit()
-    study._validation()
-    return [v for v in study.verdicts if "fit " in v.text]
+    return study, [*study._fit(), *study._validation()]
 
 
 def errors(noise: str) -> np.ndarray:
@@ -391,6 +398,26 @@ def test_samples_at_a_limit_are_no_evidence_of_a_good_fit() -> None:
     found = judged("white", error, limits=(None, 0.3))
     ratios = [float(re.search("error is (.*) times the noise", v.text)[1]) for v in found]
     np.testing.assert_allclose(ratios, 1.0, atol=0.2)
+
+
+@pytest.mark.filterwarnings("ignore:substeps=2")
+def test_figures_compare_the_samples_that_the_text_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    titles = []
+
+    def drawn(*args: object, **options: object) -> object:
+        axes = sid.plot_fit(*args, **options)
+        titles.append(axes[1, 0].get_title(loc="right"))
+        return axes
+
+    monkeypatch.setattr("pm_sysid.reports.sections.plot_fit", drawn)
+    error = 0.05 * np.random.default_rng(1).standard_normal(400)
+    _, blocks = studied("white", error, limits=(None, 0.3))
+    score = re.compile(r"RMSE (\S+), fit (\S+) %")
+    texts = [found for b in blocks if isinstance(b, Paragraph) and (found := score.search(b.text))]
+    captions = [b.caption for b in blocks if isinstance(b, Figure)]
+    assert sum("samples at a limit of the sensor are left out" in c for c in captions) == len(texts) == len(titles) == 2
+    for shown, found in zip(map(score.search, titles), texts, strict=True):
+        np.testing.assert_allclose([float(v) for v in shown.groups()], [float(v) for v in found.groups()], rtol=6e-3)
 
 
 PUSHED = sid.System(
