@@ -19,7 +19,7 @@ from pm_sysid.compat.arviz import array_stats
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
-from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
+from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
@@ -38,8 +38,6 @@ POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 AGAIN = 2
 #: Most unknowns with which independent proposals take the place of NUTS.
 FEW_UNKNOWNS = 20
-#: Prior draws of a search; and most of them where no filter runs, up to so many unknowns, and observations in all draws.
-PRIOR_DRAWS, MORE_DRAWS, FEW_FOR_MORE, CHEAP = 2000, 20_000, 6, 10**7
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
 
@@ -168,9 +166,7 @@ class _Run:
             self._search(self.mode)
 
     def _search(self, known: Mode | None) -> None:
-        options: dict[str, Any] = {"prior_draws": self._prior_draws()}
-        if known is not None:
-            options = {"start": known.initvals, "prior_draws": 0}
+        options: dict[str, Any] = {} if known is None else {"start": known.initvals, "prior_draws": 0}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -184,14 +180,6 @@ class _Run:
             found = _with_modes(found, known)
         self.mode, self.trouble = found, said
         self.say(self.trouble or found.message or f"log posterior {found.logp:.2f} at the mode")
-
-    def _prior_draws(self) -> int:
-        """Draws that the search begins with: more where they cost little, since a narrow mode is found by one on its slope."""
-        unknowns = sum(np.size(v) for v in self.model.initial_point().values())
-        if filter_names(self.model) or unknowns > FEW_FOR_MORE:
-            return PRIOR_DRAWS
-        observed = sum(np.size(value_of(self.model.rvs_to_values[rv])) for rv in self.model.observed_RVs)
-        return int(np.clip(CHEAP // max(observed, 1), PRIOR_DRAWS, MORE_DRAWS))
 
     def _more_steps(self, at: Any, where: str) -> bool:
         """Settle the filters' steps at points, and say whether there are more than before."""

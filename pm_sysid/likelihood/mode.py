@@ -17,6 +17,7 @@ from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.descent import Batch, descend
 from pm_sysid.likelihood.filter_steps import followed, refined, substeps_attrs
+from pm_sysid.likelihood.filter_view import filter_names
 from pm_sysid.likelihood.global_search import ROUNDS, Peak, Tracked, climb_all, distinct, hopeless, ranked, tempered
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import possible_draws
@@ -28,6 +29,8 @@ _log = logging.getLogger("pm_sysid")
 
 #: Most draws of the prior.
 MOST_DRAWS = 100_000
+#: Prior draws of a search; and most of them where no filter runs, up to so many unknowns, and observations in all draws.
+PRIOR_DRAWS, MORE_DRAWS, FEW_FOR_MORE, CHEAP = 2000, 20_000, 6, 10**7
 #: Share of the posterior mass, by Laplace's approximation, that a second mode must have to count.
 SECOND_MODE = 1e-4
 #: Coordinates that lie this many prior standard deviations off have run away.
@@ -155,7 +158,7 @@ def find_mode(
     model: pm.Model | None = None,
     *,
     start: Mapping[str, Any] | None = None,
-    prior_draws: int = 2000,
+    prior_draws: int | None = None,
     starts: int = 16,
     tempering: bool = True,
     random_seed: Any = None,
@@ -173,10 +176,11 @@ def find_mode(
     start : mapping, optional
         Free variables of one more start, such as the ``initvals`` of another model's mode; the rest, and by default all, are
         those of the model's initial point.
-    prior_draws : int, default 2000
+    prior_draws : int, optional
         Draws of the prior of which the log posterior is computed, in one batch; searches start at the best of them, and at
-        those that are better than all draws around them. With zero, the only search is from ``start``: for who knows where the
-        mode is.
+        those that are better than all draws around them. By default 2000, and up to 20 000 where they cost little (no filter,
+        six unknowns at most, few observations), since a narrow mode is found by a draw on its slope. With zero, the only search
+        is from ``start``: for who knows where the mode is.
     starts : int, default 16
         Searches that run side by side: one from ``start``, the others from draws that differ by a third of a prior standard
         deviation at least. Where they find several modes, as many again follow (see Notes).
@@ -238,7 +242,7 @@ def find_mode(
         raise TypeError(f"start is {type(start).__name__}; give a dict of numbers by the name of the free variables.")
     flag(progressbar, "progressbar")
     flag(tempering, "tempering")
-    if not whole(prior_draws, 0, MOST_DRAWS):
+    if prior_draws is not None and not whole(prior_draws, 0, MOST_DRAWS):
         raise ValueError(
             f"prior_draws is {shown(prior_draws)}; give a whole number up to {MOST_DRAWS}, or 0 to search from start alone."
         )
@@ -246,6 +250,7 @@ def find_mode(
         raise ValueError(f"starts is {shown(starts)}; give a positive whole number of searches.")
     rng = np.random.default_rng(seed(random_seed))
     functions = PosteriorFunctions(model)
+    prior_draws = usual_draws(functions) if prior_draws is None else prior_draws
     point = {**functions.coordinates.point, **unconstrained(start or {}, model)}
     first = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype(float)
     with progress_bar("find_mode", progressbar) as say:
@@ -263,6 +268,13 @@ def find_mode(
                 raise
             interrupted = True
     return _result(hunt, interrupted)
+
+
+def usual_draws(functions: PosteriorFunctions) -> int:
+    """Prior draws that a search begins with: more where they cost little."""
+    if filter_names(functions.model) or functions.first.size > FEW_FOR_MORE:
+        return PRIOR_DRAWS
+    return int(np.clip(CHEAP // max(functions.observed, 1), PRIOR_DRAWS, MORE_DRAWS))
 
 
 def best_peak(functions: PosteriorFunctions, draws: np.ndarray, starts: int) -> Peak:

@@ -196,17 +196,18 @@ class PosteriorFunctions:
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 
-    def _observed(self) -> int:
+    @property
+    def observed(self) -> int:
         """Observed numbers."""
         return sum(int(np.size(value_of(self.model.rvs_to_values[rv]))) for rv in self.model.observed_RVs)
 
     def _work(self) -> int:
         """Steps of one evaluation."""
         steps = sum(len(value_of(view.data.substeps)) for view in self.views)
-        return steps + self._observed()
+        return steps + self.observed
 
     def _parts(self, points: np.ndarray) -> list[np.ndarray]:
-        size = int(np.clip(BATCH // max(self._observed(), 1), FEWEST, MOST))
+        size = int(np.clip(BATCH // max(self.observed, 1), FEWEST, MOST))
         return [np.ascontiguousarray(points[i : i + size]) for i in range(0, len(points), size)]
 
 
