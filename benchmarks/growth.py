@@ -82,7 +82,7 @@ def case(n: int, covariance: str) -> dict[str, float]:
         "gradient": (lambda: native(RecurrenceGradient(op))(params, starts, *rows, *cotangents), 1),
         "batch": (
             lambda: native(BatchRecurrence(op))(
-                many, starts[None], np.empty((0, 0, 0)), np.array([0, SAMPLES]), *rows, np.int64(1)
+                many[:, None], starts[None], np.empty((0, 0, 0)), np.array([0, SAMPLES]), *rows, np.int64(1)
             ),
             PARTICLES,
         ),

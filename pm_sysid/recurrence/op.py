@@ -26,6 +26,10 @@ from pm_sysid.symbolic.scalars import Scalar, again, as_variable, simplify, symb
 TAPE_BYTES = 32 * 2**20
 
 
+#: Largest carry of loops over chains that stays in a core's first cache with 16 particles.
+CROWD = 256
+
+
 def freeze(inputs: Sequence[Variable], outputs: Sequence[Scalar]) -> FrozenFunctionGraph:
     """Simplify scalar expressions and freeze them as a hashable graph."""
     simple = [as_variable(o) for o in simplify(outputs)]
@@ -164,9 +168,10 @@ class Recurrence(RunOp):
         return {k: len(getattr(self, k).graph.toposort()) for k in ("start", "substep", "sample")}
 
     @cached_property
-    def rolled(self) -> bool:
-        """Whether its algebra is loops, not straight-line code."""
-        return any(isinstance(node.op, Routine) for node in self.substep.graph.toposort())
+    def crowded(self) -> bool:
+        """Whether the arrays of its loops fill a cache with few particles."""
+        routines = {node.op for node in self.substep.graph.toposort() if isinstance(node.op, Routine)}
+        return any(routine.matrices for routine in routines) or (bool(routines) and self.n_carry > CROWD)
 
     @property
     def varied(self) -> list[bool]:

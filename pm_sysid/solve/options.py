@@ -22,6 +22,8 @@ DENSE_LIMIT = 40
 DRIVEN_LIMIT = 24
 #: Largest dense state whose algebra is written out: straight-line code is faster, but grows with the cube too.
 UNROLLED = 10
+#: Most chains whose blocks are written out one by one; a loop goes through more.
+UNROLLED_CHAINS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +100,7 @@ class Solver:
             uniform=uniform,
             smoothness=smoothness.pop(),
             free=free,
-            rolled=not block and size > UNROLLED and not system.latents,
+            rolled=(len(system.chain_states) > UNROLLED_CHAINS if block else size > UNROLLED) and not system.latents,
         )
 
     def diffusions(self, system: System) -> list[Any] | None:

@@ -8,6 +8,7 @@ conditions on the ODE residual being zero; a sample transfers the jump of the in
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -17,6 +18,7 @@ from pytensor.graph import graph_inputs
 from pytensor.graph.basic import Variable
 
 from pm_sysid.recurrence.op import Phase, Recurrence
+from pm_sysid.steps.each_chain import each_chain
 from pm_sysid.steps.filter_state import Block, Carry, Form, State
 from pm_sysid.steps.iwp import diffusion_root, transition
 from pm_sysid.steps.routines import Condition, Correct, Predict, Project
@@ -130,7 +132,7 @@ class FilterSteps(Carry):
         for b in range(self.n_blocks):
             parts = self.components(b)
             mean = [values[c, k] for k, c in parts]
-            partial = [substitute(row, zero) for row in jacobian(mean, system.x)]
+            partial = [substitute(row, zero) for row in jacobian(mean, system.x)] if self.width else [[] for _ in parts]
             sensitivity = [[mul(row[s], std[s]) for s in self.free] for row in partial]
             for own, row in zip(sensitivity, partial, strict=True):
                 own += [dot(row[n_x:], column) for column in zip(*factor, strict=True)]
@@ -193,10 +195,7 @@ class FilterSteps(Carry):
             scale = [mul(a, b) for a, b in zip(scale, stretch, strict=True)]
             state = self.stretched(state, [div(1.0, a) for a in stretch])
         flow, noise = self._flow(mul(scale[q], scale[q])) if self.latents else ([], [])
-        moved: State = []
-        for b, block in enumerate(state[: len(self.blocks)]):
-            mean = [add(*(mul(a, block.mean[i]) for a, i in row)) for row in self._transition(b)]
-            moved.append(block._replace(mean=mean))
+        moved = self._moved(state)
         moved += [block._replace(mean=[dot(row, block.mean) for row in flow]) for block in state[len(self.blocks) :]]
         values = self.physical(moved, scale)
         f = substitute(system.top, self._at(values))
@@ -204,7 +203,7 @@ class FilterSteps(Carry):
         exact = self._residual_rows(values, scale, exact=True) if self.width else []
         H = exact if exact and self.form.linearisation else self._residual_rows(values, scale)
         H = [{part: h for part, h in row.items() if part[0] < self.n_chains} for row in H]  # processes are known, or apart
-        apart = [self._apart(b, block, flow, noise) for b, block in enumerate(moved)]
+        apart = moved if self.repeated else [self._apart(b, block, flow, noise) for b, block in enumerate(moved)]
         # What the residual is expected to be squared, over the processes too: it decides the diffusion.
         squares = [mul(r, r) for r in residual]
         if self.latents:
@@ -232,13 +231,18 @@ class FilterSteps(Carry):
         if self.trace or self.remembers:
             extra = list(diffusion) if self.trace else []
 
-        predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(apart)]
-        if self.rolled:
-            state = [self._conditioned_by_loops(predicted[0], residual, H, exact)]
+        surprises: list[Scalar] = []
+        if self.repeated:
+            predicted = apart
+            state, surprises = self._chain_by_chain(apart, diffusion, residual, H, exact)
         else:
-            state, surprises = self._conditioned(predicted, residual, H, exact)
-            if calibrate:
-                extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)]
+            predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(apart)]
+            if self.rolled:
+                state = [self._conditioned_by_loops(predicted[0], residual, H, exact)]
+            else:
+                state, surprises = self._conditioned(predicted, residual, H, exact)
+        if calibrate:
+            extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)]
         state = self._solved(state, predicted, f, H, exact)
         if self.latents:
             state, back = self._rotated(state)
@@ -248,6 +252,26 @@ class FilterSteps(Carry):
             state = self.stretched(state, stretch)
         inputs = [system.t, *system.u, *ratio]
         return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra])
+
+    def _moved(self, state: State) -> State:
+        """Blocks of which the mean has moved over a substep; a loop over the chains moves their sensitivities with it."""
+        blocks = state[: len(self.blocks)]
+        if not self.repeated:
+            return [block._replace(mean=self._along_transition(b, block.mean)) for b, block in enumerate(blocks)]
+
+        def moved(mean: Vector, lean: Vector) -> tuple[Vector, Vector]:
+            columns = [self._along_transition(0, lean[j :: self.width]) for j in range(self.width)]
+            return self._along_transition(0, mean), [x for row in zip(*columns, strict=True) for x in row]
+
+        means, leans = each_chain(moved, [b.mean for b in blocks], [_entries(b.sensitivity) for b in blocks])
+        return [
+            Block(mean, block.root, _matrix(lean, self.levels, self.width))
+            for block, mean, lean in zip(blocks, means, leans, strict=True)
+        ]
+
+    def _along_transition(self, b: int, column: Sequence[Scalar]) -> Vector:
+        """Column of a block after a substep."""
+        return [add(*(mul(a, column[i]) for a, i in row)) for row in self._transition(b)]
 
     def _transition(self, b: int) -> list[list[tuple[float, int]]]:
         """Rows of the transition of a block: the factors that are not zero, each with its component."""
@@ -290,22 +314,54 @@ class FilterSteps(Carry):
             b = next(i for i, chains in enumerate(self.blocks) if c in chains)
             block, h = state[b], [H[c].get((d, k), 0.0) for k, d in self.components(b)]
             z = add(residual[c], dot(h, [sub(m, m0) for m, m0 in zip(block.mean, predicted[b].mean, strict=True)]))
-            F = project(block.root, h)
-            s = dot(F, F)
-            gain, root = correct(block.root, F, div(1.0, s), 0.0)
             # The derivative of z, term by term: exact where the ODE was evaluated, with h where the mean has moved since.
             lean = self.along(exact[c], predicted) if self.width else []
             for j, column in enumerate(lean):
                 since = [sub(r[j], r0[j]) for r, r0 in zip(block.sensitivity, predicted[b].sensitivity, strict=True)]
                 lean[j] = add(column, dot(h, since))
-            if self.calibrate:  # its expectation over the processes
-                surprises[c] = div(add(mul(z, z), dot(lean, lean)), s)
-            sensitivity = [
-                [sub(x, mul(k, a)) for x, a in zip(row, lean, strict=True)]
-                for row, k in zip(block.sensitivity, gain, strict=True)
-            ]
-            state[b] = Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, sensitivity)
+            state[b], surprises[c] = self._given_zero(block, h, z, lean)
         return state, surprises
+
+    def _given_zero(self, block: Block, h: Vector, z: Scalar, lean: Vector) -> tuple[Block, Scalar]:
+        """Block given that a residual is zero, and the residual's square over its variance (needed to calibrate).
+
+        The residual has the value ``z``, the derivatives ``h`` by the components and ``lean`` by what is uncertain.
+        """
+        F = project(block.root, h)
+        s = dot(F, F)
+        gain, root = correct(block.root, F, div(1.0, s), 0.0)
+        sensitivity = [
+            [sub(x, mul(k, a)) for x, a in zip(row, lean, strict=True)] for row, k in zip(block.sensitivity, gain, strict=True)
+        ]
+        # The expectation of the square is over the processes.
+        surprise = div(add(mul(z, z), dot(lean, lean)), s) if self.calibrate else 0.0
+        return Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, sensitivity), surprise
+
+    def _chain_by_chain(
+        self, moved: State, diffusion: list[Scalar], residual: list[Scalar], H: list[Row], exact: list[Row]
+    ) -> tuple[State, list[Scalar]]:
+        """Predict the covariance of blocks and condition on the residuals by a loop over the chains."""
+        n, width = self.levels, self.width
+
+        def one(
+            own: Vector, mean: Vector, root: Vector, lean: Vector, h: Vector, z: Vector, along: Vector
+        ) -> tuple[Vector, Vector, Vector, Vector]:
+            predicted = self._predicted(0, Block(mean, _matrix(root, n, n), _matrix(lean, n, width)), own)
+            block, surprise = self._given_zero(predicted, h, z[0], along)
+            return block.mean, _entries(block.root), _entries(block.sensitivity), [surprise] if self.calibrate else []
+
+        means, roots, leans, surprises = each_chain(
+            one,
+            [[d] for d in diffusion],
+            [block.mean for block in moved],
+            [_entries(block.root) for block in moved],
+            [_entries(block.sensitivity) for block in moved],
+            [[H[c].get((c, k), 0.0) for k in range(n)] for c in range(self.n_chains)],
+            [[r] for r in residual],
+            [self.along(exact[c], moved) if width else [] for c in range(self.n_chains)],
+        )
+        blocks = [Block(m, _matrix(r, n, n), _matrix(s, n, width)) for m, r, s in zip(means, roots, leans, strict=True)]
+        return blocks, [x for surprise in surprises for x in surprise]
 
     def _conditioned_by_loops(self, predicted: Block, residual: list[Scalar], H: list[Row], exact: list[Row]) -> Block:
         """Do the same for one dense block by :class:`~pm_sysid.steps.routines.Condition`."""
@@ -380,7 +436,7 @@ class FilterSteps(Carry):
         if not self.calibrate:
             state, outputs = self._measure(state, y, output)
         if output == "states":
-            outputs = [*extra[: self.n_extra - self.n_chains * self.remembers], *self.pack(state), *jump, *outputs]
+            outputs = [*extra[: self.n_extra - self.n_chains * self.remembers], *self.by_block(state), *jump, *outputs]
         if not self.latents:  # with processes, every substep brings new ones
             state = self.settled(state)
         return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(state), *extra, *outputs])
@@ -602,6 +658,16 @@ class FilterSteps(Carry):
         others = [add(reading.rest, *(mul(reading.weight, v) for i, v in enumerate(own) if i != b)) for b in range(len(own))]
         factor = div(reading.weight, add(1.0, sqrt(left))) if self.width else 0.0
         return Update(reading.pull, div(reading.weight, left), factor, [div(other, left) for other in others]), seen
+
+
+def _entries(matrix: Matrix) -> Vector:
+    """Entries of a matrix, row by row."""
+    return [x for row in matrix for x in row]
+
+
+def _matrix(entries: Vector, rows: int, columns: int) -> Matrix:
+    """Matrix of such entries."""
+    return [entries[i * columns : (i + 1) * columns] for i in range(rows)]
 
 
 def _diagonal(parts: list[Matrix]) -> Matrix:

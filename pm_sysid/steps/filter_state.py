@@ -25,9 +25,10 @@ class Form:
 
     ``smoothness`` is the order of the first input derivative that jumps at a sample (None: none does); ``uniform`` says
     that all substeps are equally long; ``free`` lists the states whose initial value is uncertain; ``rolled`` has the algebra
-    of a dense filter done by loops (:mod:`pm_sysid.steps.routines`) where it is written out for small ones. ``graded`` says
-    that steps follow the solution: a dynamic diffusion then has a least size, in terms of what the residual is made of.
-    ``sensors`` is how the outputs are measured.
+    of a dense filter done by loops (:mod:`pm_sysid.steps.routines`), and that of many blocks by a loop over the chains
+    (:mod:`pm_sysid.steps.each_chain`), where it is written out for small ones. ``graded`` says that steps follow the solution:
+    a dynamic diffusion then has a least size, in terms of what the residual is made of. ``sensors`` is how the outputs are
+    measured.
     """
 
     order: int
@@ -68,9 +69,10 @@ class Carry:
 
     The carry holds, block by block, the mean, the square root of the covariance *given the initial state*, and the
     initial-state sensitivity (``sensitivity``): the derivative of the mean by each uncertain initial state, times that state's
-    standard deviation. The ODE is conditioned on with the first part alone and only propagates the sensitivity. Were the
-    initial state part of the covariance, conditioning on the ODE would take the size of the solution's high derivatives as
-    evidence on it; kept apart, it is marginalised exactly (the augmented filter of de Jong 1991).
+    standard deviation. (Where a loop goes through the blocks, it holds each of these numbers for all blocks side by side.) The
+    ODE is conditioned on with the first part alone and only propagates the sensitivity. Were the initial state part of the
+    covariance, conditioning on the ODE would take the size of the solution's high derivatives as evidence on it; kept apart,
+    it is marginalised exactly (the augmented filter of de Jong 1991).
 
     Processes that stand for inputs (:mod:`pm_sysid.symbolic.driven`) are kept apart for the same reason: the smoothness of the
     solution's prior would be evidence that a rough force is smooth. Their states are the last block, which has a mean and a
@@ -83,6 +85,8 @@ class Carry:
         self.free = () if calibrate else form.free
         self.q = form.order
         self.rolled = form.rolled and not form.block
+        #: Whether the blocks are predicted and conditioned by a loop over them.
+        self.repeated = form.rolled and form.block
         chains = system.chain_states
         if max(len(c) for c in chains) > self.q:
             longest = max(chains, key=len)
@@ -133,6 +137,9 @@ class Carry:
 
     def unpack(self, carry: Sequence[Scalar]) -> State:
         """Blocks from a flat carry."""
+        if self.repeated:
+            size = len(carry) // self.n_blocks
+            carry = [carry[i * self.n_blocks + b] for b in range(self.n_blocks) for i in range(size)]
         state: State = []
         values = iter(carry)
         for b in range(self.n_blocks):
@@ -143,9 +150,15 @@ class Carry:
             state.append(Block(mean, root, sensitivity))
         return state
 
-    @staticmethod
-    def pack(state: State) -> list[Scalar]:
+    def pack(self, state: State) -> list[Scalar]:
         """Flat carry from blocks."""
+        if self.repeated:
+            return [x for row in zip(*(self.by_block([b]) for b in state), strict=True) for x in row]
+        return self.by_block(state)
+
+    @staticmethod
+    def by_block(state: State) -> list[Scalar]:
+        """All numbers of each block in turn."""
         return [x for b in state for x in (*b.mean, *(x for m in (b.root, b.sensitivity) for row in m for x in row))]
 
     def stretched(self, state: State, factor: Sequence[Scalar]) -> State:

@@ -32,6 +32,8 @@ class Routine(Op):
     reads: tuple[Shape, ...] = ()
     writes: tuple[Shape, ...] = ()
     scratch: tuple[Shape, ...] = ()
+    #: Whether it goes through whole matrices again and again.
+    matrices = True
 
     def source(self, name: str) -> str:
         """Text of a function ``name`` of the arrays read, then written, then worked on, in the Python of ``llvm/loops.py``."""

@@ -92,12 +92,13 @@ def filter_case(name: str) -> Case:
         t, y = np.cumsum(rng.uniform(0.08, 0.12, length)), rng.normal(0.0, 0.2, (length, n_y))
         y[length // 2, 0] = np.nan
         records.append(sid.TimeSeries(t, rng.normal(size=length), y, intersample=intersample))
-    problem = Problem.build(system, sid.EK1(order=2, diffusion=1.0), records, (0,))
+    covariance = "block" if name == "chains" else "dense"
+    problem = Problem.build(system, sid.EK1(order=2, diffusion=1.0, covariance=covariance), records, (0,))
     data = problem.data(records, 2)
     theta = np.concatenate([list(values.values()), [0.7] * len(system.chain_states), [0.1] * n_y, data.scale])
     starts = np.concatenate([rng.normal(0, 0.3, (3, n_x)), np.full((3, n_x), 0.1), data.starts], axis=1)
     samples = np.concatenate([data.samples, np.concatenate([r.output_matrix for r in records])], axis=1)
-    op = filter_recurrence(problem.system, replace(problem.form, rolled=name == "loops"))
+    op = filter_recurrence(problem.system, replace(problem.form, rolled=name in ("loops", "chains")))
     return Case(op, (theta, starts, data.counts, data.substeps, samples))
 
 
@@ -115,6 +116,7 @@ CASES = dict(
     rk4=rk4_case,
     linear=lambda: LINEAR,
     loops=lambda: filter_case("loops"),
+    chains=lambda: filter_case("chains"),
 )
 
 

@@ -61,6 +61,7 @@ SYSTEMS = {
     "bouc_wen": (bouc_wen(), dict(m=1.0, c=0.3, k=4.0, alpha=3.0, beta=0.8, gamma=0.8, delta=-0.5), 2, "zoh"),
     "two_masses": (two_masses(), dict(k=4.0, k3=0.5, kc=1.0, c=0.2), 2, "foh"),
     "loops": (two_masses(), dict(k=4.0, k3=0.5, kc=1.0, c=0.2), 2, "foh"),
+    "chains": (two_masses(), dict(k=4.0, k3=0.5, kc=1.0, c=0.2), 2, "foh"),
 }
 
 
@@ -69,7 +70,7 @@ def filter_case(name: str, output: Any = "loglik", runs: int = 2) -> Case:
     system, params, order, intersample = SYSTEMS[name]
     rng = np.random.default_rng(5)
     n_x, n_y = len(system.states), len(system.g)
-    covariance = "block" if name == "two_masses" else "dense"
+    covariance = "block" if name in ("two_masses", "chains") else "dense"
     records = []
     for length in (9, 6, 5)[:runs]:
         t = np.cumsum(rng.uniform(0.08, 0.12, length))
@@ -81,7 +82,7 @@ def filter_case(name: str, output: Any = "loglik", runs: int = 2) -> Case:
     theta = np.concatenate([list(params.values()), [0.7] * len(system.chain_states), [0.1] * n_y, data.scale])
     start = np.concatenate([rng.normal(0, 0.3, (runs, n_x)), np.full((runs, n_x), 0.1), data.starts], axis=1)
     samples = np.concatenate([data.samples, np.concatenate([r.output_matrix for r in records])], axis=1)
-    op = filter_recurrence(problem.system, replace(problem.form, rolled=name == "loops"), output)
+    op = filter_recurrence(problem.system, replace(problem.form, rolled=name in ("loops", "chains")), output)
     return Case(op, (theta, start, data.counts, data.substeps, samples))
 
 

@@ -115,7 +115,7 @@ CALLS = (
 
 def block_width(op: Recurrence) -> int:
     """Particles in one block of a recurrence."""
-    if op.rolled:  # its arrays fill a cache with fewer particles
+    if op.crowded:
         return LANES
     return SMALL_WIDTH if op.n_nodes["substep"] < SMALL_STEP else WIDTH
 

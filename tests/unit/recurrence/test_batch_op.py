@@ -132,7 +132,7 @@ def reference(particles: Particles, edges: Sequence[int], g: Sequence[np.ndarray
     return [params, starts]
 
 
-@pytest.mark.parametrize("name", [pytest.param("duffing", marks=pytest.mark.slow), "rk4", "loops"])
+@pytest.mark.parametrize("name", [pytest.param("duffing", marks=pytest.mark.slow), "rk4", "loops", "chains"])
 def test_gradients_are_those_of_single_runs(name: str) -> None:
     particles, index = spread(CASES[name](), 9), np.random.default_rng(2).permutation(9)
     for edges in (particles.every, [0, 24], [0, 0, 4, 4, 13, 24, 24], [0, 5, 12], [0, 13]):
@@ -273,7 +273,7 @@ def test_gradient_has_the_shape_of_shared_starts() -> None:
     assert_close(got, [g_params, g_starts.sum(axis=0, keepdims=True)])
 
 
-@pytest.mark.parametrize("name", ["duffing", "linear", "loops"])
+@pytest.mark.parametrize("name", ["duffing", "linear", "loops", "chains"])
 def test_runs_of_a_particle_may_have_parameters_of_their_own(name: str) -> None:
     """As single sequences do; from the start, and from a state in the middle of a later run."""
     particles = spread(CASES[name](), 19)

@@ -193,6 +193,13 @@ def test_loops(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     check(case, linearisation_of(case), compiled=case in COMPILED)
 
 
+@pytest.mark.parametrize("case", [*BLOCK, *APPROXIMATE, COMPILED[2]], ids=str)
+def test_loop_over_chains(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would fail if many blocks were not predicted and conditioned as few are."""
+    monkeypatch.setattr(options, "UNROLLED_CHAINS", 0)
+    check(case, "ek1 own chain" if case in APPROXIMATE else linearisation_of(case), compiled=case in COMPILED)
+
+
 @pytest.mark.parametrize(
     "case", [FREE[4], COMPILED[0], Case("oscillator", EK0, 2, "foh", uncertain=(1,), missing="rows")], ids=str
 )
@@ -218,8 +225,11 @@ def test_innovations(case: Case) -> None:
     ],
     ids=str,
 )
-def test_dynamic_diffusion(case: Case) -> None:
+@pytest.mark.parametrize("looped", [False, True])
+def test_dynamic_diffusion(case: Case, looped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Would fail if the diffusion of a step were not z^2 over what unit diffusion lets the residual be."""
+    if looped:
+        monkeypatch.setattr(options, "UNROLLED_CHAINS", 0)
     linear, [record], [setting] = prepare(case)
     dynamic = setting._replace(diffusion=None)
     truth = reference(linear, dynamic, record, linearisation_of(case), recursive=True)
@@ -241,11 +251,14 @@ def test_dynamic_diffusion(case: Case) -> None:
     ],
     ids=str,
 )
-def test_calibration(case: Case) -> None:
+@pytest.mark.parametrize("looped", [False, True])
+def test_calibration(case: Case, looped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Would fail if the diffusion were not the mean of z^2 / s of each chain over all substeps of all records.
 
     Of coupled chains the package takes the variances of the block-diagonal filter, on which this reference is built.
     """
+    if looped:
+        monkeypatch.setattr(options, "UNROLLED", 0)
     linear, records, settings = prepare(case)
     problem = Problem.build(linear.system, case.solver(order=case.order), records, case.uncertain)
     data = problem.data(records, case.substeps)

@@ -13,6 +13,7 @@ import pytest
 
 from pm_sysid.posterior.states import Grid, every_substep
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve import options
 from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.solve.options import EK0, EK1
 from pm_sysid.steps.rts_smoother import Smoother, Trace
@@ -340,6 +341,15 @@ def test_other_linearisations_against_textbook_recursion(case: Case) -> None:
     with mpmath.workdps(DIGITS):
         truth = textbook(linear, setting, record, kind)
     compare(*package(case).moments(), *truth)
+
+
+@pytest.mark.parametrize("case", [RECURSIVE[4], RECURSIVE[5]], ids=str)
+def test_what_a_loop_over_chains_carries(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would fail if the backward pass mixed up the blocks of a filter that holds them side by side."""
+    expected_moments = package(case).moments()
+    monkeypatch.setattr(options, "UNROLLED_CHAINS", 0)
+    for looped, written_out in zip(package(case).moments(), expected_moments, strict=True):
+        np.testing.assert_allclose(looped, written_out, rtol=1e-9, atol=1e-9 * np.abs(written_out).max())
 
 
 @pytest.mark.parametrize("solver", [EK0, EK1])

@@ -203,7 +203,7 @@ def small() -> Case:
     return Case(filter_recurrence(system, problem.form), (params, starts, data.counts, data.substeps, samples))
 
 
-@pytest.mark.parametrize("name", ["duffing", "two_masses", "loops"])
+@pytest.mark.parametrize("name", ["duffing", "two_masses", "loops", "chains"])
 def test_filters_equal_the_interpreted_ones(name: str) -> None:
     """Uneven times, several records, missing samples, an uncertain start; several outputs in blocks."""
     case = filter_case(name, runs=3 if name == "duffing" else 2)
