@@ -26,6 +26,7 @@ from pm_sysid.solve.checks import (
     vector,
     warn_of_shared_noise,
 )
+from pm_sysid.solve.consistent_start import check_start
 from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.solve.filter_substeps import filter_substeps
 from pm_sysid.solve.initial_state import StartSpec
@@ -125,6 +126,12 @@ class ODEFilter:
     Missing measurements (NaN) contribute zero. Parameters with which the ODE cannot be solved have a log-likelihood of
     minus infinity. Use :func:`set_data` to put another record into the model.
 
+    Relations of the system (``System(relations=...)``) are conditioned on as the ODE is: linearised, as observations without
+    noise of the solution, not of the record. An uncertain initial state is first restricted to them; a known one that
+    contradicts them by more than 1e-6 of their terms is refused, and impossible where it comes from variables. ``"mle"``
+    counts the residuals of the ODE alone, after what relations within one chain say; those that tie chains together need a
+    dense covariance and do not enter the calibration.
+
     Where records have parameters of their own, the log-likelihood is that of a filter for each record, with a diffusion
     (``"mle"``) of its own; all of them are one call of one compiled function.
 
@@ -193,6 +200,7 @@ class ODEFilter:
 
         start = StartSpec.of(x0, x0_std, len(records), system.states)
         means, stds = start.states(system, records, found.sensors)
+        check_start(alone, records, params, means, stds)
         x0, x0_std = with_variables(means, f"{name}::x0"), with_variables(stds, f"{name}::x0_std")
         free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))
 

@@ -194,7 +194,8 @@ class KalmanFilter(Filter):
 
 
 class ProbabilisticFilter(Filter):
-    """The probabilistic ODE filter on records.
+    """The probabilistic ODE filter on records, without the relations of the system: an initial state is fitted that need not
+    obey them.
 
     Parameters
     ----------
@@ -204,6 +205,7 @@ class ProbabilisticFilter(Filter):
     """
 
     def __init__(self, system: System, solver: Solver, records: Sequence[TimeSeries], substeps: int, std: np.ndarray) -> None:
+        system = system.without_relations
         self.system, self.solver, self.records, self.substeps = system, solver, records, substeps
         self.n_process, self.n_noise = 0, len(system.outputs)
         free = tuple(int(i) for i in np.flatnonzero(std.any(axis=0)))

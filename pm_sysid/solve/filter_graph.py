@@ -174,7 +174,9 @@ class Problem:
         """
         n_chains, n_y = len(self.system.chain_states), len(self.system.g)
         params = _rows(completed(self.system, unknowns.params), np.ones(n_chains), np.ones(n_y), data.scale)
-        starts = pt.concatenate([unknowns.x0, pt.zeros_like(unknowns.x0_std), data.starts], axis=1)
+        # Relations move the mean of an uncertain initial state; nothing else of it enters.
+        std = unknowns.x0_std if self.system.relations else pt.zeros_like(unknowns.x0_std)
+        starts = pt.concatenate([unknowns.x0, std, data.starts], axis=1)
         _, final = calibration_recurrence(self.system, self.form)(params, starts, data.counts, data.substeps, data.samples)
         if unknowns.own:
             steps = substeps_by_run(data.counts, unknowns.x0.shape[0])

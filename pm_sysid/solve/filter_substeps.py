@@ -17,6 +17,7 @@ from pytensor.graph import ancestors
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
+from pm_sysid.solve.consistent_start import consistent_points
 from pm_sysid.solve.driven_runs import coloured_noise, driven_runs
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.run_substeps import MOST_GRADED, STIFF, needed_steps, uneven
@@ -267,9 +268,9 @@ def nearest_unknowns(
     initial = Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
     free = set() if model is None else set(model.free_RVs) & set(ancestors([pt.as_tensor_variable(v) for v in unknowns]))
     if model is None or not free:
-        return [initial], "at the values given"
+        return consistent_points(problem, records, [initial]), "at the values given"
     draws = drawn_unknowns(unknowns, model, DRAWS)
-    points = [initial, *draws]
+    points = consistent_points(problem, records, [initial, *draws])
     near = nearness(problem, records, points, grids)
     few = int(np.clip(2 * MOST_SAMPLES // max(sum(len(r) for r in records), 1), 2, NEAREST))
     best = [int(i) for i in np.argsort(-near, kind="stable")[:few] if np.isfinite(near[i])]

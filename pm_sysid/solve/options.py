@@ -84,6 +84,13 @@ class Solver:
                     f"{DENSE_LIMIT}); choose covariance='dense' (slow) or covariance='block' (drops the "
                     "covariance between chains after each measurement)."
                 )
+        tied = [name for name, chains in zip(system.relation_names, system.relation_chains, strict=True) if len(chains) > 1]
+        if block and tied:
+            raise ValueError(
+                f"the relations {tied} tie several chains together, and a filter with one block for each chain (covariance="
+                f"{self.covariance!r}, {size} components) has no covariance between them; choose covariance='dense', or a lower "
+                "order, or leave the relations out."
+            )
         smoothness = {r.smoothness for r in records}
         if len(smoothness) > 1:
             raise ValueError(

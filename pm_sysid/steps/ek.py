@@ -21,6 +21,7 @@ from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.each_chain import each_chain
 from pm_sysid.steps.filter_state import Block, Carry, Form, State
 from pm_sysid.steps.iwp import diffusion_root, transition
+from pm_sysid.steps.relations import consistent_start, inverse_unless_implied
 from pm_sysid.steps.routines import Condition, Correct, Predict, Project
 from pm_sysid.steps.sensors import NOTHING, PLAIN, Seen, chosen, decorrelating
 from pm_sysid.steps.square_root import (
@@ -107,6 +108,13 @@ class FilterSteps(Carry):
         #: Whether the carry remembers how large the states were, which gives a diffusion at graded steps its least size.
         self.remembers = form.graded and form.dynamic and not calibrate
         self.n_extra += self.n_chains * self.remembers
+        #: Relations with their slopes by the states. Calibration goes chain by chain, without those that tie chains together.
+        slopes = jacobian(self.system.relations, self.system.x)
+        self.relations = [
+            (relation, row)
+            for relation, row, chains in zip(self.system.relations, slopes, self.system.relation_chains, strict=True)
+            if any(chains <= set(block) for block in self.blocks)
+        ]
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -127,13 +135,18 @@ class FilterSteps(Carry):
             for j in range(self.levels - len(chain)):
                 values[c, len(chain) + j] = derivatives[c][j]
         factor = self._initial_root()
+        start = consistent_start(system, system.x[:n_x], std, self.form.free)
         zero: dict[Variable, Scalar] = dict.fromkeys(system.x[n_x:], 0.0)
+        if start.possible is not None:  # no number where the initial state contradicts a relation: the step has failed
+            known = [switch(start.possible, x, math.nan) for x in start.mean]
+            zero |= dict(zip(system.x[:n_x], known, strict=True))
+        spread = [list(column) for column in zip(*start.spread, strict=True)][: len(self.free)]
         state: State = []
         for b in range(self.n_blocks):
             parts = self.components(b)
             mean = [values[c, k] for k, c in parts]
             partial = [substitute(row, zero) for row in jacobian(mean, system.x)] if self.width else [[] for _ in parts]
-            sensitivity = [[mul(row[s], std[s]) for s in self.free] for row in partial]
+            sensitivity = [[dot(row[:n_x], column) for column in spread] for row in partial]
             for own, row in zip(sensitivity, partial, strict=True):
                 own += [dot(row[n_x:], column) for column in zip(*factor, strict=True)]
                 own += [0.0] * (self.width - len(own))
@@ -244,6 +257,7 @@ class FilterSteps(Carry):
         if calibrate:
             extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)]
         state = self._solved(state, predicted, f, H, exact)
+        state = self._related(state, predicted, scale)
         if self.latents:
             state, back = self._rotated(state)
             extra += back if self.trace else []
@@ -392,6 +406,39 @@ class FilterSteps(Carry):
                     sensitivity[i] = [div(a, H[c][c, k]) for a in self.along(rest, predicted)]
             result.append(Block(mean, root, sensitivity))
         return result
+
+    def _related(self, state: State, predicted: State, scale: list[Scalar]) -> State:
+        """State given that the relations are zero too, each linearised at the mean that those before it leave.
+
+        As for the ODE, this is for a given initial state, on which a relation is no evidence here: :meth:`start` has taken
+        what it says of that.
+        """
+        n_x, unit = len(self.system.states), div(1.0, scale[0])
+        for relation, slopes in self.relations:
+            at = self._at(self.physical(state, scale))
+            (value, *partial) = substitute([relation, *slopes], at)
+            row: Row = {}
+            for s, d in enumerate(partial[:n_x]):
+                if not is_number(d, 0.0):
+                    row[self.place[s]] = mul(d, self.unit(self.place[s], scale), unit)
+            b = next(i for i, chains in enumerate(self.blocks) if next(iter(row))[0] in chains)
+            z, h = mul(value, unit), [row.get((c, k), 0.0) for k, c in self.components(b)]
+            mean, root, sensitivity = state[b]
+            F, lean = self._projected(root, h), self.along(row, state)
+            alone = add(*(mul(a, a, dot(r, r)) for a, r in zip(h, predicted[b].root, strict=True)))
+            weight, _ = inverse_unless_implied(dot(F, F), alone)
+            # The mean moves as the sensitivities do: both are affine in the initial state.
+            affine = [[m, *r] for m, r in zip(mean, sensitivity, strict=True)]
+            if self.rolled:
+                routine = Correct(len(mean), 1 + len(lean))
+                _, root, affine = routine.on([0.0] * len(mean), root, affine, F, [z, *lean], [weight, 1.0, 0.0, 0.0])
+            else:
+                gain, root = correct(root, F, weight, 0.0)
+                affine = [
+                    [sub(x, mul(k, a)) for x, a in zip(r, [z, *lean], strict=True)] for r, k in zip(affine, gain, strict=True)
+                ]
+            state = [*state[:b], Block([r[0] for r in affine], root, [r[1:] for r in affine]), *state[b + 1 :]]
+        return state
 
     def _residual_rows(self, values: dict[tuple[int, int], Scalar], scale: list[Scalar], exact: bool = False) -> list[Row]:
         """Rows of the ODE residual's linearisation in scaled components; zeroth order sees the derivative only."""

@@ -85,8 +85,8 @@ class Carry:
         self.free = () if calibrate else form.free
         self.q = form.order
         self.rolled = form.rolled and not form.block
-        #: Whether the blocks are predicted and conditioned by a loop over them.
-        self.repeated = form.rolled and form.block
+        #: Whether the blocks are predicted and conditioned by a loop over them, after which no relation looks at them.
+        self.repeated = form.rolled and form.block and not system.relations
         chains = system.chain_states
         if max(len(c) for c in chains) > self.q:
             longest = max(chains, key=len)

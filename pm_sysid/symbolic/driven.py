@@ -111,6 +111,7 @@ def _driven(system: System, spec: Sequence[tuple[str, Any, Kind]]) -> System:
             symbol = system.own[system.params.index(name)]
             _check_drift(system, name)
             replace[symbol] = add(symbol, latents[-1].value)
+    _check_relations(system, replace)
     hyper = {f"{'noise ' * (one.role == 'noise')}{one.name}.{entry}": () for one in latents for entry in one.kind.entries}
     own = [*system.own, *(s for one in latents for s in one.p)]
     keep = [i for i, n in enumerate(system.inputs) if not any(n == one.name and one.role == "input" for one in latents)]
@@ -134,6 +135,17 @@ def _driven(system: System, spec: Sequence[tuple[str, Any, Kind]]) -> System:
         for cached in ("time_varying", "output_chains"):
             made.__dict__.pop(cached, None)
     return mean
+
+
+def _check_relations(system: System, replaced: Mapping[Variable, Scalar]) -> None:
+    """Refuse relations that see what a process stands for: they would tie its path, which is not part of the covariance."""
+    for name, e in zip(system.relation_names, system.relations, strict=True):
+        if isinstance(e, Variable) and (seen := set(replaced) & set(graph_inputs([e]))):
+            known = {**dict(zip(system.u, system.inputs, strict=True)), **dict(zip(system.own, system.params, strict=True))}
+            raise ValueError(
+                f"relations: {name!r} depends on {', '.join(sorted(known[s] for s in seen))}, which latent or varying makes a "
+                "random process; leave the relation out, or write it without what varies."
+            )
 
 
 def _check_drift(system: System, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections import namedtuple
@@ -49,6 +50,10 @@ class System:
     chains : bool, default True
         Recognise states that are derivatives of other states (``dz/dt = v``) and give each such chain *one* integrated
         Wiener process. ``False`` keeps every state a process of its own: the plain first-order form.
+    relations : callable, optional
+        ``relations(t, x, u, p)`` returns what is zero at all times of every exact solution (one expression, a tuple, a vector,
+        or a dict by name): conserved mass, charge or energy, the length of a rod. The ODE filter conditions on them at the
+        start and after every step, see :class:`ODEFilter`; free runs and :func:`fit_pem` do not use them.
 
     Raises
     ------
@@ -83,6 +88,18 @@ class System:
     ((('q[0]', 'v[0]'), ('q[1]', 'v[1]')), ['a[0]', 'a[1]'])
     >>> masses.equations[2]
     '\\dot{v}_{0} = \\frac{F_{0} - c\\,v_{0} - K_{0,0}\\,q_{0} - K_{0,1}\\,q_{1}}{m_{0}}'
+
+    A reaction a -> b in which nothing is lost:
+
+    >>> reaction = sid.System(
+    ...     lambda t, x, u, p: (-p.k * x.a, p.k * x.a),
+    ...     states=("a", "b"),
+    ...     params=("k", "m"),
+    ...     observe=lambda t, x, dx, u, p: x.b,
+    ...     relations=lambda t, x, u, p: {"mass": x.a + x.b - p.m},
+    ... )
+    >>> reaction.equations[-1]
+    '0 = a + b - m'
     """
 
     @untraced()
@@ -95,6 +112,7 @@ class System:
         params: Sequence[str] | Mapping[str, Any] = (),
         observe: Callable[..., Any],
         chains: bool = True,
+        relations: Callable[..., Any] | None = None,
     ) -> None:
         #: Labels of all entries, in order, with the shapes of vectors: see :class:`Names`.
         self.states = _vectors("states", states)
@@ -130,7 +148,12 @@ class System:
                     f"the output {name!r} has the shape {shape}, and the state of this name {self.states.shapes[name]}; "
                     "rename the output."
                 )
-        used = set(graph_inputs([e for e in (*self.f, *self.g) if isinstance(e, Variable)]))
+        #: Expressions in (t, x, u, p) that are zero at all times, and what they are called in messages.
+        self.relations: tuple[Scalar, ...] = ()
+        self.relation_names: tuple[str, ...] = ()
+        if relations is not None:
+            self.relation_names, self.relations = self._trace_relations(relations)
+        used = set(graph_inputs([e for e in (*self.f, *self.g, *self.relations) if isinstance(e, Variable)]))
         #: Tensor expressions of the parameters, which of their entries the equations read, and the symbols of these.
         self.derived = tuple(_used(v, entries, used) for v, entries in self.still.found.items())
         #: Symbols of the parameters of a recurrence: those of the user, then what is derived from them.
@@ -237,6 +260,26 @@ class System:
             return _vectors("the outputs of observe", {n: a.shape for n, a in zip(labels, arrays, strict=True)}), g
         return checked_names("outputs", ("y",) if len(g) == 1 else tuple(f"y{i + 1}" for i in range(len(g)))), g
 
+    def _trace_relations(self, relations: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[Scalar, ...]]:
+        names = ("t", "x", "u", "p")
+        flat, result = self._call("relations", relations, names)
+        labels = list(map(str, result)) if isinstance(result, Mapping) else None
+        result = list(result.values()) if isinstance(result, Mapping) else result
+        arrays = self._lower("relations", names, _expressions("relations", result), flat)
+        labels = labels if labels is not None and all(a.ndim == 0 for a in arrays) else None
+        found = tuple(e for a in arrays for e in a.ravel())
+        if not found:
+            raise ValueError("relations returned nothing; return at least one expression that is zero at all times.")
+        called = tuple(labels) if labels else tuple(f"relations[{i}]" for i in range(len(found)))
+        states = set(self.x)
+        for name, e in zip(called, found, strict=True):
+            if not isinstance(e, Variable) or states.isdisjoint(graph_inputs([e])):
+                raise ValueError(
+                    f"relations: {name!r} depends on no state, so that it says nothing of the solution; return expressions of "
+                    f"the states {self.states} that are zero at all times, such as x.a + x.b - p.total."
+                )
+        return called, found
+
     # -- what the solvers ask -----------------------------------------------------------------------------------------
 
     @property
@@ -251,9 +294,9 @@ class System:
 
     @property
     def linear(self) -> bool:
-        """Whether the equations of motion and the outputs are linear in the states and their derivatives."""
+        """Whether equations of motion, outputs and relations are linear in the states and their derivatives."""
         f, g, states = self.driven.f, self.driven.g, [*self.driven.x, *self.dx]
-        slopes = jacobian([*f, *g], states)
+        slopes = jacobian([*f, *g, *self.relations], states)
         within = {x for row in slopes for d in row if isinstance(d, Variable) for x in graph_inputs([d])}
         return within.isdisjoint(states)
 
@@ -271,12 +314,31 @@ class System:
     @cached_property
     def output_chains(self) -> tuple[frozenset[int], ...]:
         """Which chains each output depends on."""
+        return self._chains_of(self.g)
+
+    @cached_property
+    def relation_chains(self) -> tuple[frozenset[int], ...]:
+        """Which chains each relation depends on."""
+        return self._chains_of(self.relations)
+
+    def _chains_of(self, expressions: Sequence[Scalar]) -> tuple[frozenset[int], ...]:
         chain_of = {s: c for c, chain in enumerate(self.chain_states) for s in chain}
-        rows = jacobian(self.g, [*self.x, *self.dx])
+        rows = jacobian(expressions, [*self.x, *self.dx])
         n = len(self.x)
         return tuple(
             frozenset(chain_of[i % n] for i, d in enumerate(row) if isinstance(d, Variable) or d != 0.0) for row in rows
         )
+
+    @cached_property
+    def without_relations(self) -> System:
+        """The same system without its relations; itself if it has none."""
+        if not self.relations:
+            return self
+        plain = copy.copy(self)
+        plain.__dict__.pop("relation_chains", None)
+        plain.relations, plain.relation_names = (), ()
+        plain.driven = plain.base = plain
+        return plain
 
     def total_derivatives(self, count: int) -> tuple[list[list[Scalar]], list[list[Variable]]]:
         """Time derivatives along the flow of each chain's equation of motion.
@@ -320,7 +382,8 @@ class System:
         words = [symbol_latex(n) for n in ("t", *self.states)] + rates
         words += [symbol_latex(n) for n in (*self.inputs, *self.params, *derived)]
         names = dict(zip((self.t, *self.x, *self.dx, *self.u, *self.p), words, strict=True))
-        lines = equations([*rates, *map(symbol_latex, self.outputs)], [*self.f, *self.g], names)
+        left = [*rates, *map(symbol_latex, self.outputs), *("0" for _ in self.relations)]
+        lines = equations(left, [*self.f, *self.g, *self.relations], names)
         return lines + [rf"{symbol_latex(d.name)} = {self._source(d)}" for d in self.derived]
 
     def _source(self, derived: Derived) -> str:
@@ -350,6 +413,7 @@ class System:
             f"  inputs      {_listed(self.inputs) or 'none'}",
             f"  outputs     {_listed(self.outputs)}",
             f"  parameters  {_listed(self.params) or 'none'} (each needs a value or a prior)",
+            *([f"  relations   {', '.join(self.relation_names)}: zero at all times"] if self.relations else []),
             *([f"  computed    {', '.join(d.name for d in self.derived)}, once a parameter set"] if self.derived else []),
         ]
         return "\n".join(lines)

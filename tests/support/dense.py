@@ -54,10 +54,21 @@ class Linear:
         States of each chain, as they should be recognised (with ``detect=False``, one chain a state).
     rate
         How fast it moves, in rad/s.
+    relations
+        Pairs of a row ``a`` and a number ``b`` for each relation ``a x = b``, which nothing here takes to be true.
     """
 
     def __init__(
-        self, F: Any, B: Any, C: Any, D: Any, *, chains: tuple[tuple[int, ...], ...], rate: float, detect: bool = True
+        self,
+        F: Any,
+        B: Any,
+        C: Any,
+        D: Any,
+        *,
+        chains: tuple[tuple[int, ...], ...],
+        rate: float,
+        detect: bool = True,
+        relations: Sequence[tuple[Sequence[float], float]] = (),
     ) -> None:
         F, B, C, D = (np.asarray(a, float) for a in (F, B, C, D))
         n, m = len(F), B.shape[1]
@@ -81,7 +92,10 @@ class Linear:
                 for k in range(len(C))
             )
 
-        self.F, self.B, self.C, self.D = F, B, C, D
+        def zero(t: Any, x: Any, u: Any, p: Any) -> tuple[Any, ...]:
+            return tuple(sum(a * x[j] for j, a in enumerate(row) if a) - b for row, b in relations)
+
+        self.F, self.B, self.C, self.D, self.relations = F, B, C, D, tuple(relations)
         self.chains, self.rate, self.coefficients = chains, rate, values
         self.system = System(
             dynamics,
@@ -90,6 +104,7 @@ class Linear:
             params=list(values),
             observe=observe,
             chains=detect,
+            relations=zero if relations else None,
         )
         assert self.system.chain_states == chains
 
@@ -97,6 +112,11 @@ class Linear:
     def params(self) -> np.ndarray:
         """Values of the system's parameters."""
         return np.array(list(self.coefficients.values()))
+
+    @property
+    def within_chains(self) -> list[bool]:
+        """Whether each relation is one of the states of one chain."""
+        return [any(set(np.flatnonzero(row)) <= set(chain) for chain in self.chains) for row, _ in self.relations]
 
     def simulate(self, record: TimeSeries, x0: Sequence[float], substeps: int = 40) -> np.ndarray:
         """Outputs without noise by RK4, shape (T, n_y); good to plotting accuracy, which is all that data need."""
@@ -154,6 +174,18 @@ class Reference(NamedTuple):
     covariance: np.ndarray
 
 
+def start_given_relations(linear: Linear, setting: Setting) -> tuple[Exact, Exact]:
+    """Mean and a root (n, n) of the covariance of the initial state given the relations, as far as it is uncertain."""
+    mean, root = exact(setting.x0), exact(np.diag(setting.x0_std))
+    for row, value in linear.relations:
+        a = exact(row)
+        f = root.T @ a
+        if any(f):
+            gain = root @ f / (f @ f)
+            mean, root = mean - gain * (a @ mean - mpmath.mpf(value)), root - np.outer(gain, f)
+    return mean, root
+
+
 class Equations:
     """The Gaussian model in physical units; component ``level * chains + chain`` of a state."""
 
@@ -176,6 +208,12 @@ class Equations:
         for i, s in self.places():
             self.rows[:, i] += exact(linear.C)[:, s]
             self.rows[:, i + self.nc] += exact(linear.D)[:, s]
+        self.relations: list[tuple[Exact, Any]] = []
+        for row, value in linear.relations:
+            whole = zeros(self.size)
+            for i, s in self.places():
+                whole[i] = mpmath.mpf(row[s])
+            self.relations.append((whole, mpmath.mpf(value)))
 
     def places(self) -> list[tuple[int, int]]:
         """(component, state) of every state; the next level of the same chain is its derivative."""
@@ -204,7 +242,8 @@ class Equations:
         for c, chain in enumerate(self.chains):
             for k in range(self.q + 1):
                 columns[k * self.nc + c, 1:] = self.powers[k][chain[0]]
-        columns[:, 0] = columns[:, 1:] @ exact(self.setting.x0) + self.forced(inputs)
+        x0, _ = start_given_relations(self.linear, self.setting)
+        columns[:, 0] = columns[:, 1:] @ x0 + self.forced(inputs)
         return columns
 
     def process(self, h: Any) -> tuple[Exact, Exact]:
@@ -302,6 +341,8 @@ def joint(equations: Equations, record: TimeSeries, y: np.ndarray) -> Given:
         cross = A @ cross if len(V) else cross
         for c, chain in enumerate(equations.chains):
             observe(equations.residual[c], forcing[chain[-1]], mpmath.mpf(0), None)
+        for row, value in equations.relations:
+            observe(row, value, mpmath.mpf(0), None)
 
     def on_sample(k: int, jump: Exact) -> None:
         m[:, 0] += jump
@@ -363,6 +404,11 @@ def recursion(equations: Equations, record: TimeSeries, y: np.ndarray, linearisa
         inverse = np.array((mpmath.matrix(S.tolist()) ** -1).tolist(), dtype=object).reshape(S.shape)
         K = P @ rows.T @ inverse
         m, P = m - K @ z, P - K @ S @ K.T
+        for a, value in equations.relations:
+            z, s = a @ m, a @ P @ a
+            z[0] -= value
+            K = P @ a / s
+            m, P = m - np.outer(K, z), P - np.outer(K, K) * s
 
     def on_sample(k: int, jump: Exact) -> None:
         nonlocal m, P
@@ -387,12 +433,9 @@ def recursion(equations: Equations, record: TimeSeries, y: np.ndarray, linearisa
     return Given(where, gaps[:, 0], -gaps[:, 1:], np.array(variances), mean, lean, covariance, average)
 
 
-def marginalise(given: Given, setting: Setting, shape: tuple[int, int]) -> Reference:
-    """Integrate over the initial state; the ODE residuals are no evidence on it, the measurements are."""
+def marginalise(given: Given, S: Exact, shape: tuple[int, int]) -> Reference:
+    """Integrate over the initial state of covariance S; the ODE residuals are no evidence on it, the measurements are."""
     loglik, innovation, deviation = (np.full(shape, np.nan) for _ in range(3))
-    S = exact(np.diag(np.square(setting.x0_std)))
-    for i, std in enumerate(setting.x0_std):
-        S[i, i] = mpmath.mpf(std) ** 2
     G, n = given.by_start, len(given.where)
     if n:
         L, d = factorise(np.diag(given.variance) + G @ S @ G.T)
@@ -423,7 +466,8 @@ def reference(
             given = joint(equations, record, y)
         else:
             given = recursion(equations, record, y, linearisation)
-        return marginalise(given, setting, y.shape)
+        root = start_given_relations(linear, setting)[1]
+        return marginalise(given, root @ root.T, y.shape)
 
 
 def mean_squares(linear: Linear, setting: Setting, record: TimeSeries, linearisation: Linearisation) -> tuple[np.ndarray, int]:
@@ -431,5 +475,8 @@ def mean_squares(linear: Linear, setting: Setting, record: TimeSeries, linearisa
     with mpmath.workdps(DIGITS):
         unit = setting._replace(diffusion=[1.0] * len(linear.chains))
         y = np.full((len(record), len(linear.C)), np.nan)
-        average = recursion(Equations(linear, unit), record, y, linearisation).average
+        equations = Equations(linear, unit)
+        # The pass goes chain by chain, and knows nothing of what ties chains together.
+        equations.relations = [r for r, within in zip(equations.relations, linear.within_chains, strict=True) if within]
+        average = recursion(equations, record, y, linearisation).average
         return doubles(average), sum(substep_counts(record, setting.substeps))

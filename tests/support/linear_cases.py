@@ -68,6 +68,23 @@ SYSTEMS = {
     ),
 }
 
+#: What leaves one tank enters another.
+CLOSED = dict(
+    F=[[-2, 1, 0.5], [1.5, -1.8, 0.7], [0.5, 0.8, -1.2]], B=[[3], [-2.5], [-0.5]], chains=((0,), (1,), (2,)), rate=3.0
+)
+
+SYSTEMS |= {
+    "closed": Linear(**CLOSED, C=[[0, 1, 0], [0.3, 0, 0.4]], D=[[0] * 3, [0, 0, 0.1]], relations=[((1, 1, 1), 2.0)]),
+    # Relations that no solution obeys: the Gaussian is the same, and nothing in it is implied or zero.
+    "tied": Linear(**OSCILLATOR, C=[[1, 0], [0, 0.2]], D=[[0, 0], [0, 1]], chains=((0, 1),), relations=[((2, 0.3), 0.4)]),
+    "tied twice": Linear(
+        **TWO,
+        C=[[1, 0, -1, 0], [0, 0, 0.5, 0]],
+        D=[[0] * 4, [0, 0.3, 0, 1]],
+        relations=[((1, 0, 0.5, 0), 0.2), ((0, 1, 0, -0.4), 0.1)],
+    ),
+}
+
 TIMES = {
     "uniform": [0, 1, 2, 3, 4],
     "uneven": [0, 1, 1.7, 3, 3.8],
@@ -132,6 +149,8 @@ def prepare(case: Case) -> tuple[Linear, list[TimeSeries], list[Setting]]:
         u = rng.normal(size=(len(t), n_u)) if n_u else None
         record = TimeSeries(t, u, intersample=case.intersample, periodic=case.periodic)
         x0 = rng.normal(size=n_x) * level
+        for row, value in linear.relations if not case.uncertain else ():
+            x0 = x0 - np.array(row) * (row @ x0 - value) / np.dot(row, row)
         std = np.where(np.isin(np.arange(n_x), case.uncertain), UNCERTAIN[:n_x], 0.0) * level
         clean = linear.simulate(record, x0 + std * rng.normal(size=n_x))
         noise = 1e-2 * np.maximum(np.abs(clean).max(axis=0), 1e-3)

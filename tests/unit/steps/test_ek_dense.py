@@ -117,6 +117,11 @@ KNOWN = [
     Case("mixed", EK0, 2, "zoh", ("uneven",), 3, missing="rows"),
     Case("two", EK0, 2, "foh", missing="channels"),
     Case("silverbox", EK0, 4, "zoh", substeps=3),
+    # Relations.
+    Case("closed", EK1, 3, "zoh", substeps=3, missing="channels"),
+    Case("closed", EK0, 3, "foh", ("uneven",), missing="rows"),
+    Case("tied", EK1, 4, "zoh", ("gap", "uniform"), 3),
+    Case("tied twice", EK1, 2, "foh", ("uneven",), missing="channels"),
 ]
 FREE = [
     Case("oscillator", EK1, 2, "zoh", uncertain=(0, 1), missing="ends"),
@@ -130,6 +135,11 @@ FREE = [
     Case("oscillator", EK0, 3, "zoh", substeps=3, uncertain=(0, 1)),
     Case("mixed", EK0, 2, "foh", ("gap",), uncertain=(0, 2), missing="rows"),
     Case("oscillator", EK1, 3, "zoh", uncertain=(0, 1), missing="all"),
+    Case("closed", EK1, 2, "zoh", ("uneven", "uniform"), 3, uncertain=(0, 1, 2), missing="channels"),
+    Case("closed", EK0, 2, "foh", uncertain=(0, 1, 2)),
+    Case("tied", EK1, 3, "bl", uncertain=(0, 1), missing="ends"),
+    Case("tied", EK1, 3, "foh", uncertain=(1,), missing="rows"),
+    Case("tied twice", EK1, 2, "zoh", uncertain=(0, 1, 2, 3), missing="channels"),
 ]
 BLOCK = [
     # Exact: one chain, chains that do not see each other, EK0.
@@ -248,6 +258,9 @@ def test_dynamic_diffusion(case: Case, looped: bool, monkeypatch: pytest.MonkeyP
         Case("decoupled", EK1, 2, "zoh", ("uneven",), 3),
         Case("two", EK1, 3, "zoh", substeps=3),
         Case("silverbox", EK1, 4, "foh", step=0.45),
+        Case("tied", EK1, 3, "zoh", ("uneven",), 3, uncertain=(0, 1)),
+        Case("tied", EK0, 2, "foh"),
+        Case("closed", EK1, 2, "zoh", substeps=3, uncertain=(0, 1, 2)),
     ],
     ids=str,
 )

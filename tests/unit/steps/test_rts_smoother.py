@@ -18,7 +18,20 @@ from pm_sysid.solve.filter_graph import Problem, Unknowns
 from pm_sysid.solve.options import EK0, EK1
 from pm_sysid.steps.rts_smoother import Smoother, Trace
 from pm_sysid.symbolic.system import System
-from support.dense import DIGITS, Equations, Exact, Linear, Setting, doubles, exact, factorise, forward, run, zeros
+from support.dense import (
+    DIGITS,
+    Equations,
+    Exact,
+    Linear,
+    Setting,
+    doubles,
+    exact,
+    factorise,
+    forward,
+    run,
+    start_given_relations,
+    zeros,
+)
 from support.linear_cases import PYTHON, Case, linearisation_of, prepare, unknowns
 
 TOLERANCE = 1e-8
@@ -63,6 +76,7 @@ def events(linear: Linear, setting: Setting, record: TimeSeries) -> list[Move | 
         found.append(Move(A, zeros(n), Q * equations.intensity(setting.diffusion)))
         for c, chain in enumerate(equations.chains):
             found.append(See(equations.residual[c], forcing[chain[-1]], mpmath.mpf(0), False))
+        found.extend(See(row, value, mpmath.mpf(0), False) for row, value in equations.relations)
 
     def on_sample(k: int, jump: Exact) -> None:
         found.append(Move(exact(np.eye(n)), jump, zeros(n, n)))
@@ -74,23 +88,26 @@ def events(linear: Linear, setting: Setting, record: TimeSeries) -> list[Move | 
     return found
 
 
-def start_posterior(by_start: Exact, gaps: Exact, variance: Exact, std: Exact) -> tuple[Exact, Exact]:
-    """Mean and root of the initial state's deviation, from innovations ``gaps - by_start d`` of the measurements."""
-    precision = mpmath.matrix(np.eye(len(std)).tolist())
-    info = mpmath.matrix(len(std), 1)
-    for row, gap, v in zip(by_start * std, gaps, variance, strict=True):
-        for i, j in product(range(len(std)), repeat=2):
+def start_posterior(by_start: Exact, gaps: Exact, variance: Exact, prior: Exact) -> tuple[Exact, Exact]:
+    """Mean and root of the initial state's deviation, from innovations ``gaps - by_start d`` and the root of its prior."""
+    n = prior.shape[1]
+    precision, info = mpmath.matrix(np.eye(n).tolist()), mpmath.matrix(n, 1)
+    for row, gap, v in zip(by_start @ prior, gaps, variance, strict=True):
+        for i, j in product(range(n), repeat=2):
             precision[i, j] += row[i] * row[j] / v
-        for i in range(len(std)):
+        for i in range(n):
             info[i] += row[i] * gap / v
     covariance = precision**-1
     root = mpmath.cholesky(covariance)
     as_array = lambda m: np.array(m.tolist(), dtype=object).reshape(m.rows, m.cols)  # noqa: E731
-    return std * as_array(covariance * info)[:, 0], std[:, None] * as_array(root)
+    return prior @ as_array(covariance * info)[:, 0], prior @ as_array(root)
 
 
-def joint(start: Exact, std: Exact, found: list[Move | See | Keep]) -> Reference:
-    """One joint Gaussian of all that is seen and kept; ``start`` has the mean and its derivative by the initial state."""
+def joint(start: Exact, prior: Exact, found: list[Move | See | Keep]) -> Reference:
+    """One joint Gaussian of all that is seen and kept; ``start`` has the mean and its derivative by the initial state.
+
+    ``prior`` is a root of the covariance of that.
+    """
     m, P = start.copy(), zeros(len(start), len(start))
     cross: list[Exact] = []  # covariance of the state with what was seen
     V: list[Exact] = []
@@ -98,7 +115,7 @@ def joint(start: Exact, std: Exact, found: list[Move | See | Keep]) -> Reference
     means: list[Exact] = []
     past: list[Exact] = []  # covariance of kept states with the state now
     seen: list[list[Exact]] = []  # ... and with what was seen
-    prior: dict[tuple[int, int], Exact] = {}
+    between: dict[tuple[int, int], Exact] = {}
     for event in found:
         match event:
             case Move(A, b, Q):
@@ -117,7 +134,7 @@ def joint(start: Exact, std: Exact, found: list[Move | See | Keep]) -> Reference
                 means.append(m.copy())
                 past.append(P.copy())
                 seen.append(list(cross))
-                prior |= {(s, len(past) - 1): p.copy() for s, p in enumerate(past)}
+                between |= {(s, len(past) - 1): p.copy() for s, p in enumerate(past)}
     full = zeros(len(V), len(V))
     for i, row in enumerate(V):
         full[i, : i + 1] = full[: i + 1, i] = row
@@ -126,11 +143,11 @@ def joint(start: Exact, std: Exact, found: list[Move | See | Keep]) -> Reference
     W = [forward(L, np.array(columns)) for columns in seen]
     after = [mean + (w.T / d) @ e for mean, w in zip(means, W, strict=True)]
     kept = [i for i, event in enumerate(v for v in found if isinstance(v, See)) if event.measured]
-    shift, root = start_posterior(-e[kept][:, 1:], e[kept][:, 0], d[kept], std)
+    shift, root = start_posterior(-e[kept][:, 1:], e[kept][:, 0], d[kept], prior)
     T, n = len(means), len(start)
     lean = [a[:, 1:] @ root for a in after]
     covariance = np.empty((T, n, T, n))
-    for (s, t), p in prior.items():
+    for (s, t), p in between.items():
         block = doubles(p - (W[s].T / d) @ W[t] + lean[s] @ lean[t].T)
         covariance[s, :, t], covariance[t, :, s] = block, block.T
     return Reference(np.array([doubles(a[:, 0] + a[:, 1:] @ shift) for a in after]), covariance)
@@ -195,7 +212,7 @@ def textbook(linear: Linear, setting: Setting, record: TimeSeries, kind: str) ->
     pairs = [s for s, step in zip(smoothed[::-1], steps, strict=True) if step[4] is not None]
     G = -np.array(gaps)[:, 1:] if gaps else zeros(0, len(std))
     innovation = np.array(gaps)[:, 0] if gaps else zeros(0)
-    shift, root = start_posterior(G, innovation, np.array(variances), std)
+    shift, root = start_posterior(G, innovation, np.array(variances), np.diag(std))
     mean = [doubles(a[:, 0] + a[:, 1:] @ shift) for a, _ in pairs]
     return np.array(mean), np.array([doubles(c + a[:, 1:] @ root @ root.T @ a[:, 1:].T) for a, c in pairs])
 
@@ -209,7 +226,7 @@ def expected(case: Case) -> list[Reference]:
         for record, setting in zip(records, settings, strict=True):
             equations = Equations(linear, setting)
             start = equations.start([exact(record.input_at(0, 0.0, i)) for i in range(equations.q)])
-            found.append(joint(start, exact(setting.x0_std), events(linear, setting, record)))
+            found.append(joint(start, start_given_relations(linear, setting)[1], events(linear, setting, record)))
     return found
 
 
@@ -301,6 +318,10 @@ EXACT = [
     # Blocks of chains that do not see each other.
     Case("decoupled", EK1, 3, "zoh", ("uneven",), 3, covariance="block", missing="channels"),
     Case("decoupled", EK1, 2, "foh", covariance="block", uncertain=(0, 1, 2)),
+    # Relations.
+    Case("closed", EK1, 2, "zoh", substeps=3, uncertain=(0, 1, 2), missing="channels"),
+    Case("tied", EK1, 3, "foh", ("uneven",)),
+    Case("tied twice", EK1, 2, "foh", uncertain=(0, 1, 2, 3), missing="rows"),
 ]
 RECURSIVE = [
     Case("oscillator, acceleration", EK0, 2, "zoh", substeps=3, missing="channels"),
@@ -436,7 +457,7 @@ def test_a_jump_that_depends_on_the_state(std: float) -> None:
     with mpmath.workdps(DIGITS):
         z, w, a = mpmath.mpf(0.3), mpmath.mpf(2), mpmath.mpf(RATE)
         start = np.array([[z, 1], [w * (1 - a * z), -a * w], [-a * w * w * (1 - a * z), a * a * w * w]], dtype=object)
-        truth = joint(start, exact([std]), list(bilinear_events(record, 0.2, 1.7)))
+        truth = joint(start, exact([[std]]), list(bilinear_events(record, 0.2, 1.7)))
     compare(*run.moments(), truth.mean, np.stack([truth.covariance[t, :, t] for t in range(5)]))
     columns = run.paths().reshape(-1, 15)
     np.testing.assert_allclose(columns.T @ columns, truth.covariance.reshape(15, 15), atol=1e-9)
