@@ -737,6 +737,21 @@ def filters(found: Mapping[str, Any]) -> str:
     )
 
 
+def relations(found: Mapping[str, Any]) -> str:
+    """The filter with and without relations, at the same steps."""
+    rows = []
+    for name, measured in found.items():
+        without, kept = ({row["substeps"]: row for row in measured if row["relations"] == related} for related in (False, True))
+        for steps, row in without.items():
+            pairs = [(row[key], kept[steps][key]) for key in ("error", "deviations", "loglik")]
+            rows.append([name, steps, *(f"{number(a, 2)} / {number(b, 2)}" for a, b in pairs)])
+    return (
+        "Without / with the relations: root-mean-square error of the states over the record, without data, in units of their "
+        "size; the same in standard deviations that the filter says; error of the log-likelihood of a record with noise of one "
+        "percent (nats).\n\n" + table(["system, relations", "steps a sample", "error", "standard deviations", "nats"], rows)
+    )
+
+
 SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], ...] = (
     ("Silverbox", "examples/silverbox.py", "examples/results/silverbox.json", "silverbox.md", silverbox),
     ("Bouc-Wen", "examples/bouc_wen.py", "examples/results/bouc_wen.json", "bouc_wen.md", bouc_wen),
@@ -799,6 +814,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
     ),
     ("Benchmark: filters of three packages", "benchmarks/filters.py", "benchmarks/results/filters.json", "speed.md", filters),
     ("Benchmark: noise", "benchmarks/noise.py", "benchmarks/results/noise.json", "how_to/outputs_and_noise.md", noise),
+    (
+        "Benchmark: exact relations",
+        "benchmarks/relations.py",
+        "benchmarks/results/relations.json",
+        "how_to/relations.md",
+        relations,
+    ),
     ("Benchmark: unknown forces", "benchmarks/latent.py", "benchmarks/results/latent.json", "how_to/unknown_forces.md", latent),
     ("Benchmark: many coordinates", "benchmarks/growth.py", "benchmarks/results/growth.json", "speed.md", growth),
     ("Benchmark: a changed equation", "benchmarks/compile.py", "benchmarks/results/compile.json", "speed.md", compilation),

@@ -22,7 +22,7 @@ from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
-from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
+from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state, not_checkable
 from pm_sysid.progress import compiling, progress_bar
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
 from pm_sysid.sampling.smc.sample_ibis import sample_ibis
@@ -323,7 +323,10 @@ class _Run:
         """What speaks against the linearisation about uncertain initial states."""
         reasons = []
         for name in filter_names(self.model):
-            if linearises_initial_state(filter_view(name, self.model)):
+            view = filter_view(name, self.model)
+            if unknown := not_checkable(view):
+                reasons.append(unknown)
+            elif linearises_initial_state(view):
                 check = check_initial_state(idata, model=self.model, name=name)
                 self.say(f"the initial state of {name!r} is marginalised linearised: {check.verdict.rstrip('.')}")
                 if check.level == "bad":

@@ -129,8 +129,8 @@ class ODEFilter:
     Relations of the system (``System(relations=...)``) are conditioned on as the ODE is: linearised, as observations without
     noise of the solution, not of the record. An uncertain initial state is first restricted to them; a known one that
     contradicts them by more than 1e-6 of their terms is refused, and impossible where it comes from variables. ``"mle"``
-    counts the residuals of the ODE alone, after what relations within one chain say; those that tie chains together need a
-    dense covariance and do not enter the calibration.
+    counts the residuals of the ODE alone, in a pass that keeps to the relations too. Relations that tie several chains
+    together need a dense covariance.
 
     Where records have parameters of their own, the log-likelihood is that of a filter for each record, with a diffusion
     (``"mle"``) of its own; all of them are one call of one compiled function.
@@ -209,7 +209,7 @@ class ODEFilter:
         diffusion = vector([1.0] * len(system.chain_states) if diffusions is None else diffusions)
         if problem.form.block and solver.covariance == "auto":
             _log.info("covariance='auto' chose one block for each of the %d chains.", len(system.chains))
-        if free and not system.linear:
+        if free and not system.linear and not system.relations:
             _log.info(
                 "the initial state of %r is uncertain and integrated out linearised; after sampling, check_initial_state (in "
                 "sample and report) measures what that costs.",

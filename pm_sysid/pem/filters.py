@@ -194,8 +194,9 @@ class KalmanFilter(Filter):
 
 
 class ProbabilisticFilter(Filter):
-    """The probabilistic ODE filter on records, without the relations of the system: an initial state is fitted that need not
-    obey them.
+    """The probabilistic ODE filter on records.
+
+    Relations of the system are left out, since the initial state that is fitted need not obey them.
 
     Parameters
     ----------

@@ -107,7 +107,8 @@ def check_initial_state(
     Raises
     ------
     ValueError
-        If there is no such filter or no posterior, if the initial state is known, or arguments are impossible.
+        If there is no such filter or no posterior, if the initial state is known or tied by relations of the system, or
+        arguments are impossible.
 
     Notes
     -----
@@ -130,6 +131,8 @@ def check_initial_state(
     'good'
     """
     view = filter_view(name, model_of(model))
+    if unknown := not_checkable(view):
+        raise ValueError(unknown)
     if not view.problem.form.free:
         raise ValueError(f"the initial state of {view.name!r} is no uncertain one (x0_std): there is nothing to check.")
     count(draws, "draws", 2)
@@ -151,6 +154,16 @@ def check_initial_state(
 def linearises_initial_state(view: FilterView) -> bool:
     """Whether a filter marginalises an initial state by linearising: it is uncertain, and the system is not linear."""
     return bool(view.problem.form.free) and not view.system.linear
+
+
+def not_checkable(view: FilterView) -> str:
+    """Why the linearisation cannot be checked; empty if it can."""
+    if not (view.system.relations and linearises_initial_state(view)):
+        return ""
+    return (
+        f"The uncertain initial state of {view.name!r} is restricted to the relations of the system by linearising, and what "
+        "that costs cannot be measured. Make the initial state of PyMC variables that obey them (x0={...}) and sample again."
+    )
 
 
 class _Found(NamedTuple):

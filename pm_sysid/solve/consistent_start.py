@@ -48,7 +48,7 @@ def check_start(
         known |= set(system.p)
     known |= {system.t, *system.u}
     for r, (record, mean, std) in enumerate(zip(records, x0, x0_std, strict=True)):
-        certain = [not isinstance(m, Variable) and not isinstance(s, Variable) and s == 0 for m, s in zip(mean, std, strict=True)]
+        certain = [not _varies(m) and not _varies(s) and s == 0 for m, s in zip(mean, std, strict=True)]
         here = known | {x for x, sure in zip(system.x, certain, strict=False) if sure}
         values = _first_values(system, record, sets[r])
         values |= {x: float(m) if sure else 0.0 for x, m, sure in zip(system.x, mean, certain, strict=False)}
@@ -62,8 +62,8 @@ def check_start(
                 which = f" of data[{r}]" if len(records) > 1 else ""
                 listed = ", ".join(f"{n} = {m!r}" for n, m in zip(system.states, mean, strict=True))
                 raise ValueError(
-                    f"x0 contradicts {name!r} of the system's relations, which is {gap:.3g} in size at the first sample{which}, "
-                    f"and not 0 ({listed}); give an initial state that obeys it to six digits, or x0_std for the states "
+                    f"x0 contradicts {name!r} of the system's relations, which is {gap:.3g} in size at the first sample{which} "
+                    f"and not zero ({listed}); give an initial state that obeys it to six digits, or x0_std for the states "
                     "that are uncertain."
                 )
 

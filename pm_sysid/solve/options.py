@@ -88,7 +88,7 @@ class Solver:
         if block and tied:
             raise ValueError(
                 f"the relations {tied} tie several chains together, and a filter with one block for each chain (covariance="
-                f"{self.covariance!r}, {size} components) has no covariance between them; choose covariance='dense', or a lower "
+                f"{self.covariance!r}, {size} components) has no covariance between them; choose covariance='dense' or a lower "
                 "order, or leave the relations out."
             )
         smoothness = {r.smoothness for r in records}

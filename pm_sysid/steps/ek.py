@@ -108,13 +108,6 @@ class FilterSteps(Carry):
         #: Whether the carry remembers how large the states were, which gives a diffusion at graded steps its least size.
         self.remembers = form.graded and form.dynamic and not calibrate
         self.n_extra += self.n_chains * self.remembers
-        #: Relations with their slopes by the states. Calibration goes chain by chain, without those that tie chains together.
-        slopes = jacobian(self.system.relations, self.system.x)
-        self.relations = [
-            (relation, row)
-            for relation, row, chains in zip(self.system.relations, slopes, self.system.relation_chains, strict=True)
-            if any(chains <= set(block) for block in self.blocks)
-        ]
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -257,7 +250,8 @@ class FilterSteps(Carry):
         if calibrate:
             extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)]
         state = self._solved(state, predicted, f, H, exact)
-        state = self._related(state, predicted, scale)
+        if self.system.relations:
+            state = self._related(state, predicted, scale, extra)
         if self.latents:
             state, back = self._rotated(state)
             extra += back if self.trace else []
@@ -407,37 +401,39 @@ class FilterSteps(Carry):
             result.append(Block(mean, root, sensitivity))
         return result
 
-    def _related(self, state: State, predicted: State, scale: list[Scalar]) -> State:
-        """State given that the relations are zero too, each linearised at the mean that those before it leave.
+    def _related(self, state: State, predicted: State, scale: list[Scalar], sums: list[Scalar]) -> State:
+        """State given that the relations are zero too, all linearised at the mean given the ODE: what others imply shows then.
 
         As for the ODE, this is for a given initial state, on which a relation is no evidence here: :meth:`start` has taken
-        what it says of that.
+        what it says of that. When calibrating, every chain has a block of unit diffusion, and a relation between chains
+        weighs them by their ``sums`` of ``z^2 / s`` so far.
         """
         n_x, unit = len(self.system.states), div(1.0, scale[0])
-        for relation, slopes in self.relations:
-            at = self._at(self.physical(state, scale))
-            (value, *partial) = substitute([relation, *slopes], at)
-            row: Row = {}
-            for s, d in enumerate(partial[:n_x]):
-                if not is_number(d, 0.0):
-                    row[self.place[s]] = mul(d, self.unit(self.place[s], scale), unit)
-            b = next(i for i, chains in enumerate(self.blocks) if next(iter(row))[0] in chains)
-            z, h = mul(value, unit), [row.get((c, k), 0.0) for k, c in self.components(b)]
-            mean, root, sensitivity = state[b]
-            F, lean = self._projected(root, h), self.along(row, state)
-            alone = add(*(mul(a, a, dot(r, r)) for a, r in zip(h, predicted[b].root, strict=True)))
-            weight, _ = inverse_unless_implied(dot(F, F), alone)
-            # The mean moves as the sensitivities do: both are affine in the initial state.
-            affine = [[m, *r] for m, r in zip(mean, sensitivity, strict=True)]
-            if self.rolled:
-                routine = Correct(len(mean), 1 + len(lean))
-                _, root, affine = routine.on([0.0] * len(mean), root, affine, F, [z, *lean], [weight, 1.0, 0.0, 0.0])
-            else:
-                gain, root = correct(root, F, weight, 0.0)
-                affine = [
-                    [sub(x, mul(k, a)) for x, a in zip(r, [z, *lean], strict=True)] for r, k in zip(affine, gain, strict=True)
-                ]
-            state = [*state[:b], Block([r[0] for r in affine], root, [r[1:] for r in affine]), *state[b + 1 :]]
+        blocks = range(len(self.blocks))
+        sizes = [add(sums[b], FLOOR**2) for b in blocks] if self.calibrate else [1.0 for _ in blocks]
+        before, at = [block.mean for block in state], self._at(self.physical(state, scale))
+        for relation, slopes in zip(self.system.relations, jacobian(self.system.relations, self.system.x), strict=True):
+            value, *partial = substitute([relation, *slopes[:n_x]], at)
+            row = {self.place[s]: mul(d, self.unit(self.place[s], scale), unit) for s, d in enumerate(partial)}
+            h = [[row.get((c, k), 0.0) for k, c in self.components(b)] for b in blocks]
+            F = [self._projected(state[b].root, h[b]) for b in blocks]
+            own = [mul(sizes[b], dot(F[b], F[b])) for b in blocks]
+            alone = [mul(sizes[b], a, a, dot(r, r)) for b in blocks for a, r in zip(h[b], predicted[b].root, strict=True)]
+            weight = inverse_unless_implied(add(*own), add(*alone)).value
+            # The mean moves as the sensitivities do: all are affine in the initial state.
+            since = [dot(h[b], [sub(m, m0) for m, m0 in zip(state[b].mean, before[b], strict=True)]) for b in blocks]
+            z = [add(mul(value, unit), *since), *self.along(row, state)]
+            for b in blocks:
+                affine = [[m, *r] for m, r in zip(state[b].mean, state[b].sensitivity, strict=True)]
+                others = mul(weight, add(*(v for i, v in enumerate(own) if i != b)))
+                if self.rolled:
+                    routine = Correct(len(affine), len(z))
+                    nothing = [0.0] * len(affine)
+                    _, root, affine = routine.on(nothing, state[b].root, affine, F[b], z, [weight, 1.0, 0.0, 0.0])
+                else:
+                    gain, root = correct(state[b].root, F[b], mul(sizes[b], weight), others)
+                    affine = [[sub(x, mul(k, a)) for x, a in zip(r, z, strict=True)] for r, k in zip(affine, gain, strict=True)]
+                state = [*state[:b], Block([r[0] for r in affine], root, [r[1:] for r in affine]), *state[b + 1 :]]
         return state
 
     def _residual_rows(self, values: dict[tuple[int, int], Scalar], scale: list[Scalar], exact: bool = False) -> list[Row]:

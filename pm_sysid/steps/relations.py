@@ -51,22 +51,26 @@ class Consistent(NamedTuple):
     possible: Variable | None
 
 
-def inverse_unless_implied(s: Scalar, reference: Scalar) -> tuple[Scalar, Scalar]:
-    """Inverse of the variance ``s`` of a relation, zero where it is already implied; and whether it is not (1 or 0).
+class Inverse(NamedTuple):
+    """Inverse of a variance, and whether it counts (1 or 0): it is zero where it does not."""
 
-    ``reference`` is the variance without correlations.
-    """
+    value: Scalar
+    counts: Scalar
+
+
+def inverse_unless_implied(s: Scalar, reference: Scalar) -> Inverse:
+    """Inverse of the variance ``s`` of a relation, if it is more than rounding of ``reference``, that without correlations."""
     if is_number(s, 0.0):
-        return 0.0, 0.0
-    unknown = psb.gt(as_variable(s), as_variable(mul(IMPLIED, reference)))
-    return switch(unknown, div(1.0, switch(unknown, s, 1.0)), 0.0), switch(unknown, 1.0, 0.0)
+        return Inverse(0.0, 0.0)
+    counts = psb.gt(as_variable(s), as_variable(mul(IMPLIED, reference)))
+    return Inverse(switch(counts, div(1.0, switch(counts, s, 1.0)), 0.0), switch(counts, 1.0, 0.0))
 
 
 def consistent_start(system: System, x0: Sequence[Scalar], std: Sequence[Scalar], free: Sequence[int]) -> Consistent:
     """Condition the initial state on the relations.
 
-    The uncertain states ``free`` have the standard deviations ``std`` (n,) about ``x0`` (n,); nonlinear relations are linearised
-    again at each mean (the iterated extended Kalman filter). How probable the relations were before is not counted.
+    The uncertain states ``free`` have the standard deviations ``std`` (n,) about ``x0`` (n,). Nonlinear relations are
+    linearised again at each mean (the iterated extended Kalman filter). How probable the relations were before is not counted.
     """
     n = len(x0)
     prior: Matrix = [[std[s] if s == f else 0.0 for f in free] for s in range(n)]
@@ -74,7 +78,7 @@ def consistent_start(system: System, x0: Sequence[Scalar], std: Sequence[Scalar]
         return Consistent(list(x0), prior, None)
     states = system.x[:n]
     slopes = [row[:n] for row in jacobian(system.relations, states)]
-    curved = any(isinstance(d, Variable) for row in jacobian([d for row in slopes for d in row], states) for d in row)
+    curved = any(not is_number(d, 0.0) for row in jacobian([d for row in slopes for d in row], states) for d in row)
     x, spread = list(x0), prior
     unknown: list[Scalar] = [0.0] * len(slopes)
     for _ in range((ROUNDS if curved else 1) if free else 0):

@@ -113,11 +113,6 @@ class Linear:
         """Values of the system's parameters."""
         return np.array(list(self.coefficients.values()))
 
-    @property
-    def within_chains(self) -> list[bool]:
-        """Whether each relation is one of the states of one chain."""
-        return [any(set(np.flatnonzero(row)) <= set(chain) for chain in self.chains) for row, _ in self.relations]
-
     def simulate(self, record: TimeSeries, x0: Sequence[float], substeps: int = 40) -> np.ndarray:
         """Outputs without noise by RK4, shape (T, n_y); good to plotting accuracy, which is all that data need."""
         F, B = self.F, self.B
@@ -375,8 +370,13 @@ def joint(equations: Equations, record: TimeSeries, y: np.ndarray) -> Given:
     return Given(places, innovation[:, 0], -innovation[:, 1:], variance, mean, lean, covariance, zeros(0))
 
 
-def recursion(equations: Equations, record: TimeSeries, y: np.ndarray, linearisation: Linearisation) -> Given:
-    """Kalman recursion with any linearisation of the residual; residual values are exact."""
+def recursion(
+    equations: Equations, record: TimeSeries, y: np.ndarray, linearisation: Linearisation, by_chain: bool = False
+) -> Given:
+    """Kalman recursion with any linearisation of the residual; residual values are exact.
+
+    ``by_chain`` is for unit diffusion: relations weigh the chains by their residuals so far, and leave them uncorrelated.
+    """
     setting = equations.setting
     rows = equations.residual if linearisation == "ek1" else equations.pick(own=linearisation != "ek0")
     own = equations.pick(own=True)
@@ -404,11 +404,14 @@ def recursion(equations: Equations, record: TimeSeries, y: np.ndarray, linearisa
         inverse = np.array((mpmath.matrix(S.tolist()) ** -1).tolist(), dtype=object).reshape(S.shape)
         K = P @ rows.T @ inverse
         m, P = m - K @ z, P - K @ S @ K.T
+        size = np.array([total[i % equations.nc] if by_chain else mpmath.mpf(1) for i in range(equations.size)], dtype=object)
         for a, value in equations.relations:
-            z, s = a @ m, a @ P @ a
+            z, s = a @ m, a @ (size * (P @ a))
             z[0] -= value
-            K = P @ a / s
-            m, P = m - np.outer(K, z), P - np.outer(K, K) * s
+            K = size * (P @ a) / s
+            m, P = m - np.outer(K, z), P - np.outer(K, P @ a)
+            if by_chain:
+                P = P * np.equal.outer(np.arange(equations.size) % equations.nc, np.arange(equations.size) % equations.nc)
 
     def on_sample(k: int, jump: Exact) -> None:
         nonlocal m, P
@@ -475,8 +478,5 @@ def mean_squares(linear: Linear, setting: Setting, record: TimeSeries, linearisa
     with mpmath.workdps(DIGITS):
         unit = setting._replace(diffusion=[1.0] * len(linear.chains))
         y = np.full((len(record), len(linear.C)), np.nan)
-        equations = Equations(linear, unit)
-        # The pass goes chain by chain, and knows nothing of what ties chains together.
-        equations.relations = [r for r, within in zip(equations.relations, linear.within_chains, strict=True) if within]
-        average = recursion(equations, record, y, linearisation).average
+        average = recursion(Equations(linear, unit), record, y, linearisation, by_chain=True).average
         return doubles(average), sum(substep_counts(record, setting.substeps))

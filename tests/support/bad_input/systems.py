@@ -25,6 +25,7 @@ DECAY: dict[str, Any] = {
     "params": ("rate",),
     "observe": lambda t, x, dx, u, p: x.level,
     "chains": True,
+    "relations": lambda t, x, u, p: x.level - p.rate,
 }
 
 
@@ -91,7 +92,11 @@ ENTRIES: dict[str, Entry] = {
         DECAY,
         lambda s: len(repr(s)) > 0,
         (ValueError, TypeError, AttributeError),
-        {"states": ("dynamics", "observe", "x"), "inputs": ("dynamics", "u"), "params": ("dynamics", "p")},
+        {
+            "states": ("dynamics", "observe", "relations", "x"),
+            "inputs": ("dynamics", "u"),
+            "params": ("dynamics", "relations", "p"),
+        },
     ),
     "EK0": Entry(solved_by(sid.EK0), {"order": 2, "diffusion": "mle", "covariance": "auto"}),
     "EK1": Entry(solved_by(sid.EK1), {"order": 2, "diffusion": 1.0, "covariance": "auto"}),
