@@ -200,7 +200,7 @@ class ODEFilter:
 
         start = StartSpec.of(x0, x0_std, len(records), system.states)
         means, stds = start.states(system, records, found.sensors)
-        check_start(alone, records, params, means, stds)
+        check_start(system, records, params, means, stds)
         x0, x0_std = with_variables(means, f"{name}::x0"), with_variables(stds, f"{name}::x0_std")
         free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))
 

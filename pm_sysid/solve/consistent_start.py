@@ -40,17 +40,18 @@ def check_start(
     if not system.relations:
         return
     given = {k: v for k, v in params.items() if not _varies(v)}
-    numbers = {k: given.get(k, np.zeros(system.params.shapes.get(k, ()))) for k in params}
-    theta = np.atleast_2d(params_by_record(system, numbers, len(records)).eval())
-    sets = np.broadcast_to(completed_sets(system, theta), (len(records), len(system.p)))
-    known = {s for s, name in zip(system.own, system.params, strict=True) if name in given or Names.owner(name) in given}
-    if len(known) == len(system.own):
-        known |= set(system.p)
+    base = system.base  # relations see nothing of the processes
+    numbers = {k: given.get(k, np.zeros(base.params.shapes.get(k, ()))) for k in params}
+    theta = np.atleast_2d(params_by_record(base, numbers, len(records)).eval())
+    sets = np.broadcast_to(completed_sets(base, theta), (len(records), len(base.p)))
+    known = {s for s, name in zip(base.own, base.params, strict=True) if name in given or Names.owner(name) in given}
+    if len(known) == len(base.own):
+        known |= set(base.p)
     known |= {system.t, *system.u}
     for r, (record, mean, std) in enumerate(zip(records, x0, x0_std, strict=True)):
         certain = [not _varies(m) and not _varies(s) and s == 0 for m, s in zip(mean, std, strict=True)]
         here = known | {x for x, sure in zip(system.x, certain, strict=False) if sure}
-        values = _first_values(system, record, sets[r])
+        values = _first_values(system, record) | dict(zip(base.p, map(float, sets[r]), strict=True))
         values |= {x: float(m) if sure else 0.0 for x, m, sure in zip(system.x, mean, certain, strict=False)}
         for name, relation in zip(system.relation_names, system.relations, strict=True):
             reads = {v for v in graph_inputs([as_variable(relation)]) if not isinstance(v, Constant)}
@@ -78,7 +79,8 @@ def consistent_points(problem: Problem, records: Sequence[TimeSeries], at: Seque
     for point in at:
         rows = []
         for r, record in enumerate(records):
-            values = _first_values(system, record, completed_sets(system, np.atleast_2d(point.params_of(r)))[0])
+            params = completed_sets(system, np.atleast_2d(point.params_of(r)))[0]
+            values = _first_values(system, record) | dict(zip(system.p, map(float, params), strict=True))
             values |= dict(zip(system.x, map(float, point.x0[r]), strict=False))
             values |= dict(zip(std, map(float, point.x0_std[r]), strict=True))
             rows.append(evaluate(start.mean, values))
@@ -94,11 +96,10 @@ def _start_graph(system: System, free: tuple[int, ...]) -> tuple[list[Variable],
     return std, consistent_start(system, system.x[: len(std)], std, free)
 
 
-def _first_values(system: System, record: TimeSeries, params: np.ndarray) -> dict[Variable, float]:
-    """Time, inputs and parameters at the first sample."""
+def _first_values(system: System, record: TimeSeries) -> dict[Variable, float]:
+    """Time and inputs at the first sample."""
     u = record.input_at(np.zeros(1, dtype=int), 0.0)[0]
-    values = {system.t: float(record.t[0])}
-    return values | dict(zip((*system.u, *system.p), map(float, (*u, *params)), strict=True))
+    return {system.t: float(record.t[0])} | dict(zip(system.u, map(float, u), strict=True))
 
 
 def _varies(value: Any) -> bool:
