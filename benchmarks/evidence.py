@@ -1,9 +1,10 @@
-"""Evidence on real difficulty: piecewise-linear maps of a shock absorber, many seeds beside an independent number.
+"""Evidence on real difficulty: piecewise-linear maps of two dampers, many seeds beside an independent number.
 
-The maps, priors and record are those of ``examples/piecewise_linear.py``. Each run is ``sid.sample_ibis`` with a thousand
-particles in one chain, or in four. The number beside it, :func:`reference`, shares nothing with the package: a likelihood in
-NumPy, particles that go from the prior to the posterior while the likelihood is tempered, and importance weights of draws from
-kernels around them (population Monte Carlo, Cappé et al. 2004).
+The maps, priors and records (a simulated shock absorber; with ``mr_`` before the name of the map the measured
+magnetorheological damper, which needs ``PM_SYSID_DATA``) are those of ``examples/piecewise_linear.py``. Each run is
+``sid.sample_ibis`` with a thousand particles in one chain, or in four. The number beside it, :func:`reference`, shares nothing
+with the package: a likelihood in NumPy, particles that go from the prior to the posterior while the likelihood is tempered, and
+importance weights of draws from kernels around them (population Monte Carlo, Cappé et al. 2004).
 
 A run is right if its log evidence is within four of its errors and 0.05 of that number.
 
@@ -17,6 +18,7 @@ import argparse
 import importlib.util
 import json
 import logging
+import os
 import time
 import warnings
 from pathlib import Path
@@ -282,20 +284,21 @@ def main() -> None:
     logging.getLogger("pymc").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
     module = example()
-    record, _ = module.shock_absorber()
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for case in options.cases or CASES:
         name, samples, chains = [*case.split(":"), "1"][:3]
+        measured = name.startswith("mr_")
+        record, _ = module.mr_damper(os.environ["PM_SYSID_DATA"]) if measured else module.shock_absorber()
         train = record[0][: int(samples)], record[1][: int(samples)]
         kept = results.setdefault(case, {"reference": None, "runs": []})
         seeds = [] if options.references else [s for s in range(options.seeds) if s not in {r["seed"] for r in kept["runs"]}]
         for seed in seeds:
-            kept["runs"].append(run(name, train, int(chains), seed, module))
+            kept["runs"].append(run(name.removeprefix("mr_"), train, int(chains), seed, module))
             print(f"{case} {kept['runs'][-1]}", flush=True)
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         same = [row["reference"] for key, row in results.items() if key.split(":")[:2] == [name, samples] and row["reference"]]
         if kept["reference"] is None:
-            kept["reference"] = same[0] if same else reference(*train, regions=module.NAMES.index(name) + 1)
+            kept["reference"] = same[0] if same else reference(*train, regions=module.NAMES.index(name.removeprefix("mr_")) + 1)
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         known = kept["reference"]
         print(

@@ -384,7 +384,8 @@ def evidence(found: Mapping[str, Any]) -> str:
     judged = ["right", "of these in doubt", "wrong and said so", "confidently wrong"]
     columns = ["map", "log evidence", "runs", *judged, "errors", "stated error (median)"]
     return (
-        "Piecewise-linear maps of a shock absorber by `sample_ibis` with 1000 particles a chain, beside an independent number. "
+        "Piecewise-linear maps of a shock absorber (`mr_`: of a measured magnetorheological damper) by `sample_ibis` with 1000 "
+        "particles a chain, beside an independent number. "
         "Right is a log evidence within four of its errors and 0.05.\n\n" + table(columns, rows)
     )
 
@@ -749,6 +750,27 @@ def relations(found: Mapping[str, Any]) -> str:
         "Without / with the relations: root-mean-square error of the states over the record, without data, in units of their "
         "size; the same in standard deviations that the filter says; error of the log-likelihood of a record with noise of one "
         "percent (nats).\n\n" + table(["system, relations", "steps a sample", "error", "standard deviations", "nats"], rows)
+
+
+def end_to_end(found: Mapping[str, Any]) -> str:
+    """From a prior to draws, by several packages."""
+    columns = {
+        "seconds": "seconds", "effective draws": "effective draws", "R-hat": "R-hat",
+        "seconds to 1000": "seconds to 1000", "off": "mean off by (sd)",
+    }  # fmt: skip
+    rows = [
+        [
+            task.replace("_", " "),
+            name,
+            *([number(row.get(k), 4) for k in columns] if "mean" in row else [row["says"], "", "", "", ""]),
+        ]
+        for task, methods in found.items()
+        for name, row in methods.items()
+    ]
+    return (
+        "Four chains of 1000 draws in a fresh process, with compilation. Effective draws are the smallest number "
+        "of all unknowns, in bulk or tails. Means are compared with Stan's table, and on the Silverbox with those of the first "
+        "row.\n\n" + table(["task", "", *columns.values()], rows)
     )
 
 
@@ -811,6 +833,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "benchmarks/results/step_study.json",
         "step_study.md",
         step_study,
+    ),
+    (
+        "Benchmark: from a prior to draws",
+        "benchmarks/end_to_end.py",
+        "benchmarks/results/end_to_end.json",
+        "coming_from/index.md",
+        end_to_end,
     ),
     ("Benchmark: filters of three packages", "benchmarks/filters.py", "benchmarks/results/filters.json", "speed.md", filters),
     ("Benchmark: noise", "benchmarks/noise.py", "benchmarks/results/noise.json", "how_to/outputs_and_noise.md", noise),
