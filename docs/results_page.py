@@ -750,6 +750,7 @@ def relations(found: Mapping[str, Any]) -> str:
         "Without / with the relations: root-mean-square error of the states over the record, without data, in units of their "
         "size; the same in standard deviations that the filter says; error of the log-likelihood of a record with noise of one "
         "percent (nats).\n\n" + table(["system, relations", "steps a sample", "error", "standard deviations", "nats"], rows)
+    )
 
 
 def end_to_end(found: Mapping[str, Any]) -> str:

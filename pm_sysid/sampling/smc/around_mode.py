@@ -111,8 +111,9 @@ def sample_around_mode(
         in_units: Any = cloud.units
         sequential = replace(kernel.sequential, target=in_units, moves=moves if fits else walking)
         kernel.state = sequential.rejoin(cloud.z, cloud.log_weights, rng)
-        if not fits:
-            kernel.state, spreads = walked(sequential, kernel.state, rng)
+        # Fresh proposals may show a tail that the first ones did not.
+        if not (fits and fitting(kernel.state)):
+            kernel.state, spreads = walked(replace(sequential, moves=walking), kernel.state, rng)
             spreading |= spreads
         row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
         finished.append(FinishedChain(cloud.units.unconstrained(kernel.state.particles.x), [row]))
@@ -132,6 +133,11 @@ def sample_around_mode(
     )
     idata["sample_stats"] = xr.DataTree(statistics)
     return idata
+
+
+def fitting(state: SequentialState) -> bool:
+    """Whether the proposals of a stage fit."""
+    return state.proposal_ess >= GOOD_PROPOSALS and state.pareto_k <= EVEN
 
 
 def walked(sequential: Sequential, state: SequentialState, rng: np.random.Generator) -> tuple[SequentialState, bool]:

@@ -194,6 +194,20 @@ def test_draws_walk_where_proposals_do_not_fit() -> None:
         assert abs(float(draws.mean()) - mean) < 0.1 * sd and float(draws.std()) == pytest.approx(sd, rel=0.1)
 
 
+def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first draws seemed to fit; a chain of the last stage that neither fits nor walks would be given up."""
+    cloud = around_mode._cloud
+    monkeypatch.setattr(around_mode, "_cloud", lambda *given: (cloud(*given)[0], True))
+    with pm.Model() as model:
+        a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
+        pm.Normal("y", b - a**2, 0.1, observed=[0.0])
+    settings = {"model": model, "chains": 4, "random_seed": 1, "progressbar": False}
+    last = final(stages(sample_around_mode(np.zeros(2), np.diag([1.0, 0.01]), 1000, **settings)))
+    fits = (last["proposal_ess"].values >= around_mode.GOOD_PROPOSALS) & (last["pareto_k"].values <= around_mode.EVEN)
+    walks = last["walks"].values > 0
+    assert np.any(walks) and np.all(fits | walks)
+
+
 def test_proposals_that_fit_a_part_of_the_posterior_go_on() -> None:
     """Once they fit what they have seen of this crescent, its evidence is still 3.4 of their errors too low."""
     width = 0.03
