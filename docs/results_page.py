@@ -160,9 +160,11 @@ def piecewise(found: Mapping[str, Any]) -> str:
         rows.append(["", "fraction of particles", *(f"{p:.2f}" for p in study["share"]), ""])
         if study["likelihood"]:
             likelihood = [study["likelihood"][name] for name in names]
-            cells = [f"{r['log evidence']:.1f} ± {number(r['error'], 2)}" for r in likelihood]
+            now = all("doubt" in r for r in likelihood)  # by the last stage's proposals; products of mean weights before
+            doubts = [" (in doubt)" if r.get("doubt") else "" for r in likelihood]
+            cells = [f"{r['log evidence']:.1f} ± {number(r['error'], 2)}{d}" for r, d in zip(likelihood, doubts, strict=True)]
             spent = f"{sum(r['seconds'] for r in likelihood):.0f} s, {sum(r['runs'] for r in likelihood):,.0f} runs"
-            rows.append(["", "log evidence", *cells, spent])
+            rows.append(["", "log evidence" if now else "log evidence, of an earlier version", *cells, spent])
     missing = [title for key, title in titles.items() if key not in found]
     note = f"\nNot in the saved file: {'; '.join(missing)}.\n" if missing else ""
     return (
