@@ -157,9 +157,9 @@ def test_a_mode_without_the_curvature_of_a_maximum_gets_a_share(monkeypatch: pyt
         mode = sid.find_mode(two_modes(), random_seed=1, progressbar=False)
         return replace(mode, modes=(mode.modes[0], replace(mode.modes[1], log_evidence=evidence)))
 
-    np.testing.assert_allclose(module._shares(found(other.log_evidence)), [1 / (1 + plain), plain / (1 + plain)])
-    np.testing.assert_allclose(module._shares(found(np.nan)), [0.5, 0.5])
-    np.testing.assert_allclose(module._shares(found(-np.inf)), [0.5, 0.5])
+    np.testing.assert_allclose(found(other.log_evidence).shares, [1 / (1 + plain), plain / (1 + plain)])
+    np.testing.assert_allclose(found(np.nan).shares, [0.5, 0.5])
+    np.testing.assert_allclose(found(-np.inf).shares, [0.5, 0.5])
     # It decides: two such modes are not left to NUTS, one without mass is.
     for evidence, expected in ((np.nan, "ibis"), (best.log_evidence - 50.0, "nuts")):
         monkeypatch.setattr(module, "find_mode", lambda *args, value=evidence, **options: found(value))
