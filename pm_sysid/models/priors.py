@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pymc as pm
 from pytensor.graph.basic import Variable
+
+from pm_sysid.arguments import shown
 
 
 def priors(guess: Mapping[str, Any], sd: float = 0.5, *, prefix: str = "") -> dict[str, Any]:
@@ -20,7 +22,8 @@ def priors(guess: Mapping[str, Any], sd: float = 0.5, *, prefix: str = "") -> di
     guess : mapping
         One entry for each parameter: a positive number, which is the median of a log-normal prior; a pair ``(mean, sd)`` of a
         normal prior, for parameters of either sign (an offset, a negative stiffness, an edge of a gap); or a variable of the
-        model, which is used unchanged.
+        model, which is used unchanged. For a vector or matrix of parameters a NumPy array of positive numbers, or a pair
+        ``(mean, sd)`` with an array as the mean or as both.
     sd : float, default 0.5
         Standard deviation of the logarithms of the positive parameters: with 0.5 each is within a factor of 2.7 of its guess
         with a probability of 95 %, with 0.1 within 22 %, and with 1.0 within a factor of 7.
@@ -30,18 +33,22 @@ def priors(guess: Mapping[str, Any], sd: float = 0.5, *, prefix: str = "") -> di
     Returns
     -------
     dict
-        A variable for each parameter, for :class:`ODEFilter` or :func:`simulate`.
+        A variable for each parameter, of the shape of its guess, for :class:`ODEFilter` or :func:`simulate`.
 
     Raises
     ------
     TypeError, ValueError
-        Outside a model; for a guess that is zero or negative and has no standard deviation, or for values that are not finite
-        numbers.
+        Outside a model; for a guess that is zero or negative and has no standard deviation, for values that are not finite
+        numbers, or for arrays whose shapes do not fit together.
 
     Notes
     -----
     A log-normal prior means that a parameter is positive and known up to a factor, whatever its unit. There are no default
     guesses, because a prior depends on the rig and not on the equations. Check it with ``pm.sample_prior_predictive``.
+
+    Entries of an array are independent of each other. A matrix that has to be symmetric or positive definite needs a prior of
+    its own: one parameter for each of the known matrices that it is the sum of, or a variable of the model that is such a
+    matrix.
 
     For a normal prior the free variable ``{name}_scaled`` is standard normal, and the parameter is computed from it.
     Parameters of very different size, such as a cubic stiffness of 1e9 and an offset of 0.01, are then no problem for
@@ -54,6 +61,14 @@ def priors(guess: Mapping[str, Any], sd: float = 0.5, *, prefix: str = "") -> di
     ...     params = sid.models.priors({"m": 1.0, "c": 5.0, "k": 1e4, "k3": (0.0, 1e9)}, sd=0.5)
     >>> list(params), [variable.name for variable in model.free_RVs]
     (['m', 'c', 'k', 'k3'], ['m', 'c', 'k', 'k3_scaled'])
+
+    Natural frequencies and mode shapes of a structure with two modes and three places:
+
+    >>> import numpy as np
+    >>> with pm.Model():
+    ...     params = sid.models.priors({"f": np.array([3.2, 20.1]), "phi": (np.zeros((3, 2)), 0.5)}, sd=0.05)
+    >>> [variable.type.shape for variable in params.values()]
+    [(2,), (3, 2)]
     """
     if not isinstance(prefix, str):
         raise TypeError(f"prefix is {prefix!r}; give the beginning of the names, such as 'left_'.")
@@ -71,23 +86,51 @@ def _plan(name: str, value: Any, sd: float) -> Any:
     if isinstance(value, Variable):
         return value
     if isinstance(value, tuple | list):
-        if len(value) != 2 or not all(map(_number, value)) or not value[1] > 0:
-            raise ValueError(f"guess[{name!r}] is {value!r}; give (mean, sd) with a positive sd.")
-        return partial(_scaled_normal, mean=float(value[0]), sd=float(value[1]))
-    if not _number(value):
-        raise TypeError(f"guess[{name!r}] is {value!r}; give a positive number, (mean, sd), or a variable of the model.")
-    if value <= 0:
+        return partial(_scaled_normal, **_normal(name, value))
+    guess = _numbers(value)
+    if guess is None:
+        raise TypeError(
+            f"guess[{name!r}] is {shown(value)}; give a positive number, (mean, sd), an array of finite numbers, or a variable "
+            "of the model."
+        )
+    if not np.all(guess > 0):
+        first = tuple(int(i) for i in np.argwhere(~(guess > 0))[0])
+        where = f"guess[{name!r}]{list(first) if first else ''}"
         raise ValueError(
-            f"guess[{name!r}] is {value!r}; give (mean, sd) for what may have either sign: its spread cannot be guessed from "
+            f"{where} is {guess[first]!r}; give (mean, sd) for what may have either sign: its spread cannot be guessed from "
             "its value."
         )
-    return partial(pm.LogNormal, mu=math.log(value), sigma=float(sd))
+    return partial(pm.LogNormal, mu=np.log(guess), sigma=float(sd), shape=guess.shape)
 
 
-def _scaled_normal(name: str, mean: float, sd: float) -> Any:
+def _normal(name: str, pair: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Mean and standard deviation of one shape."""
+    found = [_numbers(v) for v in pair]
+    if len(found) != 2 or found[0] is None or found[1] is None or not np.all(found[1] > 0):
+        more = "; a vector of positive guesses is a NumPy array, such as np.array([1.0, 2.0, 3.0])" if len(found) > 2 else ""
+        raise ValueError(f"guess[{name!r}] is {shown(pair)}; give (mean, sd) with a positive sd{more}.")
+    mean, sd = found
+    if sd.shape not in ((), mean.shape):
+        raise ValueError(
+            f"guess[{name!r}] has a mean of the shape {mean.shape} and an sd of the shape {sd.shape}; give one sd, or one for "
+            "each entry."
+        )
+    return {"mean": mean, "sd": sd}
+
+
+def _scaled_normal(name: str, mean: np.ndarray, sd: np.ndarray) -> Any:
     """Normal variable in units of its standard deviation: all unconstrained variables have the same scale."""
-    return pm.Deterministic(name, mean + sd * pm.Normal(f"{name}_scaled"))
+    return pm.Deterministic(name, mean + sd * pm.Normal(f"{name}_scaled", shape=mean.shape))
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    """Finite numbers as an array, of no dimensions for a number alone; None for anything else."""
+    if _number(value):
+        return np.array(float(value))
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf" or not value.size or not np.isfinite(value).all():
+        return None
+    return value.astype(float)

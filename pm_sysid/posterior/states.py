@@ -55,6 +55,9 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
         measurement noise) with dims (chain, draw, time, output), each with its standard deviation ``states_std``, ...;
         of a filter with processes also ``inputs`` (chain, draw, time, input), ``parameters`` (chain, draw, time, parameter)
         and ``coloured_noise`` (chain, draw, time, coloured), which is no part of the outputs; in the units of the model.
+        ``state`` and ``output`` are labels of entries, such as ``q[3]``; a vector ``q`` also stands under its own name with the
+        dims (chain, draw, time, q_dim_0), and its standard deviation as ``q_std``: the same numbers in another shape, and
+        those of the output where a state has its name.
         ``time`` is in seconds; of several records the times follow each other, and the coordinate ``record`` counts them.
         ``measured`` (time, output) is the record. Where an input jumps, derivatives are those after the jump.
 
@@ -119,7 +122,7 @@ def sample_states(
     xarray.Dataset
         ``states``, ``derivatives`` and ``outputs`` (the observation of the drawn states, without measurement noise), and
         ``inputs``, ``parameters`` and ``coloured_noise`` where these are processes, with the dims and coordinates of
-        :func:`smooth`.
+        :func:`smooth`, and vectors under their own names as there.
 
     Raises
     ------
@@ -320,6 +323,11 @@ class Passes:
                 labels[dim] = names
         if several:
             labels["record"] = ("time", self.record)
+        for kind, names in (("outputs", system.outputs), ("states", system.states)):
+            for of in ("", "_std") if f"{kind}_std" in results else ("",):
+                arrays = names.variables(("chain", "draw", "time"), results[kind + of])
+                vectors = {name + of: array for name, array in arrays.items() if names.shapes[name]}
+                variables = {k: v for k, v in vectors.items() if k not in labels} | variables
         return xr.Dataset(variables, {**coords, **labels}, {"filter": self.name})
 
 

@@ -323,6 +323,14 @@ def test_states_and_predictions_are_called_by_their_entries(record: sid.TimeSeri
     idata = xr.Dataset({k: (("chain", "draw", *(f"{k}{i}" for i in range(v.ndim - 2))), v) for k, v in draws.items()})
     smoothed = sid.smooth(idata, model=model)
     assert list(smoothed.coords["state"].values) == ["q[0]", "q[1]", "v[0]", "v[1]"]
+    for of in ("", "_std"):
+        assert smoothed[f"q{of}"].dims == ("chain", "draw", "time", "q_dim_0")
+        assert smoothed[f"z{of}"].dims == ("chain", "draw", "time", "z_dim_0")
+        np.testing.assert_array_equal(smoothed[f"v{of}"][..., 1], smoothed[f"states{of}"].sel(state="v[1]"))
+        np.testing.assert_array_equal(smoothed[f"z{of}"][..., 0], smoothed[f"outputs{of}"].sel(output="z[0]"))
+    paths = sid.sample_states(idata, model=model, random_seed=1)
+    np.testing.assert_array_equal(paths["v"][..., 1], paths["states"].sel(state="v[1]"))
+    assert "q_std" not in paths and paths["z"].dims[-1] == "z_dim_0"
     runs = sid.predict(idata, record, model=model, draws=3, x0=0.0)
     far = np.abs(smoothed["states"].sel(state="q[1]")[0, 0].to_numpy() - runs["q"][0, :, 1].to_numpy())
     assert far.max() < 2e-3

@@ -354,9 +354,40 @@ def test_priors_make_a_model_of_a_system() -> None:
     assert np.isfinite(model.compile_logp()(model.initial_point()))
 
 
+def test_priors_of_vectors_and_matrices() -> None:
+    f, means, sds = np.array([3.0, 20.0]), np.arange(6.0).reshape(3, 2), 0.1 + np.arange(6).reshape(3, 2)
+    with pm.Model() as model:
+        guess = {"f": f, "n": np.array([4, 5]), "phi": (means, 0.5), "K": (means, sds), "zeta": np.array(0.02)}
+        params = models.priors(guess, sd=0.2)
+    assert [v.name for v in model.free_RVs] == ["f", "n", "phi_scaled", "K_scaled", "zeta"]
+    assert [v.type.shape for v in params.values()] == [(2,), (2,), (3, 2), (3, 2), ()]
+    f_draws, phi, K = pm.draw([params["f"], params["phi"], params["K"]], 4000, random_seed=1)
+    np.testing.assert_allclose(np.median(f_draws, axis=0), f, rtol=0.03)
+    np.testing.assert_allclose(np.log(f_draws).std(axis=0), 0.2, rtol=0.05)
+    np.testing.assert_allclose(phi.mean(axis=0), means, atol=0.04)
+    np.testing.assert_allclose(phi.std(axis=0), 0.5, rtol=0.05)
+    np.testing.assert_allclose(K.std(axis=0), sds, rtol=0.05)
+
+
+def test_priors_of_a_vector_make_a_model_of_a_structure() -> None:
+    system = models.modal("f", "zeta", {"phi": (1, 2)}, input=0, output={"acceleration": 0})
+    record = sid.TimeSeries(np.arange(T) * H, WAVE, 0.01 * WAVE, inputs="F")
+    with pm.Model() as model:
+        guess = {"f": np.array([1.0, 2.0]), "zeta": np.array([0.01, 0.02]), "phi": (np.array([[1.0, 0.5]]), 0.2)}
+        solver = sid.EK0(order=2, diffusion=1.0)
+        sid.ODEFilter("y", system, record, models.priors(guess), noise=0.1, x0=0.0, substeps=4, solver=solver)
+    assert np.isfinite(model.compile_logp()(model.initial_point()))
+
+
 @pytest.mark.parametrize(
     "guess, sd, message",
     [
+        ({"f": np.array([1.0, -2.0])}, 0.5, r"guess\['f'\]\[1\] is .*-2.0.*; give \(mean, sd\)"),
+        ({"K": np.array([[1.0, 2.0], [0.0, 1.0]])}, 0.5, r"guess\['K'\]\[1, 0\] is .*0.0"),
+        ({"f": (np.zeros(3), np.ones(2))}, 0.5, r"mean of the shape \(3,\) and an sd of the shape \(2,\); give one sd"),
+        ({"f": (0.0, np.ones(2))}, 0.5, r"mean of the shape \(\) and an sd of the shape \(2,\)"),
+        ({"f": (np.zeros(2), np.array([1.0, 0.0]))}, 0.5, "with a positive sd"),
+        ({"f": [1.0, 2.0, 3.0]}, 0.5, "is a NumPy array"),
         ({"m": 1.0, "offset": 0.0}, 0.5, r"guess\['offset'\] is 0.0; give \(mean, sd\)"),
         ({"k": -3.0}, 0.5, r"guess\['k'\] is -3.0; give \(mean, sd\)"),
         ({"k": (1.0, 0.0)}, 0.5, r"give \(mean, sd\) with a positive sd"),
@@ -373,6 +404,9 @@ def test_priors_without_a_scale(guess: dict[str, Any], sd: float, message: str) 
 def test_priors_of_no_numbers_and_outside_a_model() -> None:
     with pm.Model(), pytest.raises(TypeError, match=r"guess\['k'\] is 'stiff'; give a positive number"):
         models.priors({"k": "stiff"})
+    for array in (np.array([1.0, np.nan]), np.array([]), np.array(["a"]), np.array([True])):
+        with pm.Model(), pytest.raises(TypeError, match=r"guess\['k'\] is array.*give a positive number"):
+            models.priors({"k": array})
     with pytest.raises(TypeError, match="guess is list; give a mapping"):
         models.priors([1.0])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="context"):

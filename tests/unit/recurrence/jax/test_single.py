@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -35,6 +36,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 from pymc.sampling.jax import get_jaxified_logp  # noqa: E402
 
+from pm_sysid.likelihood.ode_filter import ODEFilter  # noqa: E402
 from pm_sysid.models import bouc_wen, duffing  # noqa: E402
 from pm_sysid.records.timeseries import TimeSeries  # noqa: E402
 from pm_sysid.recurrence.jax.single import jax_recurrence  # noqa: E402
@@ -403,6 +405,31 @@ def masses(covariance: Any, order: int) -> None:
     build(system, missing(record(system, 10, "foh")), TWO, solver, start=free("x0", x0))
 
 
+#: Accelerations of two masses under the forces f, by expressions of the parameters that stand outside the recurrence.
+OUTSIDE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "solve": lambda f, x, p: pt.linalg.solve(p.M, f - 4.0 * x.q),
+    "inverse of a product": lambda f, x, p: pt.linalg.inv(p.M @ p.M.T) @ (f - 4.0 * x.q),
+    "eigenvalues": lambda f, x, p: f - pt.linalg.eigh(p.M + p.M.T)[0] * x.q,
+    "eigenvectors": lambda f, x, p: f - pt.linalg.eigh(p.M + p.M.T)[1] ** 2 @ x.q,
+    "factor": lambda f, x, p: f - pt.linalg.cholesky(p.M @ p.M.T) @ x.q,
+}
+
+
+def outside(law: str) -> None:
+    """A matrix of unknowns that enters by its inverse, eigenvalues or a factor."""
+    system = System(
+        lambda t, x, u, p: {"q": x.v, "v": OUTSIDE[law](pt.stack([u.u, 0.0]) - p.c * x.v, x, p)},
+        states={"q": 2, "v": 2},
+        inputs=("u",),
+        params={"M": (2, 2), "c": ()},
+        observe=lambda t, x, dx, u, p: {"y": x.q},
+    )
+    assert system.derived
+    params = {"M": free("M", np.array([[1.5, 0.4], [0.1, 1.1]])), "c": positive("c", 0.3)}
+    x0, noise = {"q": free("q", np.array([0.1, -0.3])), "v": [0.2, 0.4]}, positive("noise", 0.1)
+    ODEFilter("y", system, record(system, 10, "foh"), params, noise=noise, x0=x0, solver=EK1(order=2), substeps=2)
+
+
 MODELS: dict[str, Callable[[], None]] = {
     "EK0(2), mle, bl, start from data": lambda: build(
         duffing(), missing(record(duffing(), 15, "bl")), DUFFING, EK0(order=2), start=None
@@ -414,6 +441,7 @@ MODELS: dict[str, Callable[[], None]] = {
     "EK1(4), dynamic, zoh": lambda: duffing_model(EK1(order=4, diffusion="dynamic"), "zoh"),
     "EK1(2), dynamic, foh, two records": two_records,
     "two masses dense, EK1(2), variable, foh": lambda: masses("dense", 2),
+    **{f"{law} outside the recurrence": partial(outside, law) for law in OUTSIDE},
 }
 SLOW: dict[str, Callable[[], None]] = {
     "Bouc-Wen acceleration, EK1(2), variable, zoh": hysteresis,
@@ -448,6 +476,16 @@ def test_models_have_the_interpreted_density_and_gradient(name: str) -> None:
 @pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
 def test_models_have_the_density_and_gradient_of_numba(name: str) -> None:
     compare(name, "NUMBA")
+
+
+def test_a_matrix_without_an_inverse_has_no_likelihood() -> None:
+    with pm.Model() as model:
+        outside("solve")
+    point = model.initial_point()
+    logp = jax.jit(get_jaxified_logp(model))
+    singular = point | {"M": np.array([[1.0, 2.0], [2.0, 4.0]])}
+    assert np.isfinite(logp([jnp.asarray(point[v.name]) for v in model.value_vars]))
+    assert logp([jnp.asarray(singular[v.name]) for v in model.value_vars]) == -np.inf
 
 
 @pytest.mark.parametrize("diffusion, forced", [("mle", False), ("dynamic", True)])
