@@ -97,7 +97,7 @@ def _plan(name: str, value: Any, sd: float) -> Any:
         first = tuple(int(i) for i in np.argwhere(~(guess > 0))[0])
         where = f"guess[{name!r}]{list(first) if first else ''}"
         raise ValueError(
-            f"{where} is {guess[first]!r}; give (mean, sd) for what may have either sign: its spread cannot be guessed from "
+            f"{where} is {float(guess[first])!r}; give (mean, sd) for what may have either sign: its spread cannot be guessed from "
             "its value."
         )
     return partial(pm.LogNormal, mu=np.log(guess), sigma=float(sd), shape=guess.shape)

@@ -382,8 +382,8 @@ def test_priors_of_a_vector_make_a_model_of_a_structure() -> None:
 @pytest.mark.parametrize(
     "guess, sd, message",
     [
-        ({"f": np.array([1.0, -2.0])}, 0.5, r"guess\['f'\]\[1\] is .*-2.0.*; give \(mean, sd\)"),
-        ({"K": np.array([[1.0, 2.0], [0.0, 1.0]])}, 0.5, r"guess\['K'\]\[1, 0\] is .*0.0"),
+        ({"f": np.array([1.0, -2.0])}, 0.5, r"guess\['f'\]\[1\] is -2.0; give \(mean, sd\)"),
+        ({"K": np.array([[1.0, 2.0], [0.0, 1.0]])}, 0.5, r"guess\['K'\]\[1, 0\] is 0.0"),
         ({"f": (np.zeros(3), np.ones(2))}, 0.5, r"mean of the shape \(3,\) and an sd of the shape \(2,\); give one sd"),
         ({"f": (0.0, np.ones(2))}, 0.5, r"mean of the shape \(\) and an sd of the shape \(2,\)"),
         ({"f": (np.zeros(2), np.array([1.0, 0.0]))}, 0.5, "with a positive sd"),
