@@ -86,7 +86,8 @@ def _plan(name: str, value: Any, sd: float) -> Any:
     if isinstance(value, Variable):
         return value
     if isinstance(value, tuple | list):
-        return partial(_scaled_normal, **_normal(name, value))
+        mean, spread = _normal(name, value)
+        return partial(_scaled_normal, mean=mean, sd=spread)
     guess = _numbers(value)
     if guess is None:
         raise TypeError(
@@ -97,25 +98,24 @@ def _plan(name: str, value: Any, sd: float) -> Any:
         first = tuple(int(i) for i in np.argwhere(~(guess > 0))[0])
         where = f"guess[{name!r}]{list(first) if first else ''}"
         raise ValueError(
-            f"{where} is {float(guess[first])!r}; give (mean, sd) for what may have either sign: its spread cannot be guessed from "
-            "its value."
+            f"{where} is {float(guess[first])!r}; give (mean, sd) for what may have either sign: its spread cannot be guessed "
+            "from its value."
         )
     return partial(pm.LogNormal, mu=np.log(guess), sigma=float(sd), shape=guess.shape)
 
 
-def _normal(name: str, pair: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Mean and standard deviation of one shape."""
-    found = [_numbers(v) for v in pair]
-    if len(found) != 2 or found[0] is None or found[1] is None or not np.all(found[1] > 0):
-        more = "; a vector of positive guesses is a NumPy array, such as np.array([1.0, 2.0, 3.0])" if len(found) > 2 else ""
+def _normal(name: str, pair: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation that fit together."""
+    mean, sd = (_numbers(v) for v in pair) if len(pair) == 2 else (None, None)
+    if mean is None or sd is None or not np.all(sd > 0):
+        more = "; a vector of positive guesses is a NumPy array, such as np.array([1.0, 2.0, 3.0])" if len(pair) > 2 else ""
         raise ValueError(f"guess[{name!r}] is {shown(pair)}; give (mean, sd) with a positive sd{more}.")
-    mean, sd = found
     if sd.shape not in ((), mean.shape):
         raise ValueError(
             f"guess[{name!r}] has a mean of the shape {mean.shape} and an sd of the shape {sd.shape}; give one sd, or one for "
             "each entry."
         )
-    return {"mean": mean, "sd": sd}
+    return mean, sd
 
 
 def _scaled_normal(name: str, mean: np.ndarray, sd: np.ndarray) -> Any:

@@ -323,10 +323,10 @@ class Passes:
                 labels[dim] = names
         if several:
             labels["record"] = ("time", self.record)
-        for kind, names in (("outputs", system.outputs), ("states", system.states)):
+        for kind, entries in (("outputs", system.outputs), ("states", system.states)):
             for of in ("", "_std") if f"{kind}_std" in results else ("",):
-                arrays = names.variables(("chain", "draw", "time"), results[kind + of])
-                vectors = {name + of: array for name, array in arrays.items() if names.shapes[name]}
+                arrays = entries.variables(("chain", "draw", "time"), results[kind + of])
+                vectors = {name + of: array for name, array in arrays.items() if entries.shapes[name]}
                 variables = {k: v for k, v in vectors.items() if k not in labels} | variables
         return xr.Dataset(variables, {**coords, **labels}, {"filter": self.name})
 
