@@ -10,6 +10,9 @@ imported by those who need them; :func:`jax_dispatch` imports JAX.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pymc.distributions.shape_utils import change_dist_size  # a random variable with more dimensions
@@ -151,6 +154,7 @@ __all__ = [
     "replace_rng_nodes",
     "reseed_rngs",
     "seeds_per_chain",
+    "silent_draws",
     "toposort",
     "vectorize_node",
     "vectorize_node_fallback",
@@ -167,3 +171,15 @@ def jax_dispatch() -> Any:
 def logp_dlogp(step: Any) -> Any:
     """Log density with its gradient that a gradient-based step method of PyMC compiled."""
     return step._logp_dlogp_func
+
+
+@contextmanager
+def silent_draws() -> Iterator[None]:
+    """PyMC's draws from a prior without the line "Sampling: [...]", which it logs whatever ``progressbar`` says."""
+    logger = logging.getLogger("pymc.sampling.forward")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -84,7 +84,6 @@ class ResidualTests:
             white = f"white as a whole ({box}), though single lags stand out ({outside})"
         else:
             white = f"white ({box}; {outside})"
-        normal = "normal" if self.jarque_bera_p > alpha else "not normal: outliers, or a nonlinearity is left in them"
         lines = [white]
         if self.cross_p is not None and self.cross_lag is not None:
             if self.cross_p > alpha:
@@ -97,7 +96,13 @@ class ResidualTests:
                 f"{verdict} (largest correlation {self.cross_correlation:.3f}, at lag {self.cross_lag}, "
                 f"{_p_text(self.cross_p)})"
             )
-        return [*lines, f"{normal} (Jarque-Bera, {_p_text(self.jarque_bera_p)})"]
+        normal = "normal" if self.jarque_bera_p > alpha else "not normal: outliers, or a nonlinearity is left in them"
+        return [*lines, f"{normal} ({self.jarque_bera})"]
+
+    @property
+    def jarque_bera(self) -> str:
+        """Test of the normal distribution with its p-value."""
+        return f"Jarque-Bera, {_p_text(self.jarque_bera_p)}"
 
     def _repr_html_(self) -> str:
         """One line for each test, for a notebook."""

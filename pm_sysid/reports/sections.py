@@ -14,6 +14,7 @@ import scipy
 import xarray as xr
 from markupsafe import Markup
 
+from pm_sysid.compat import silent_draws
 from pm_sysid.idata import labelled, labels, posterior_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.plots.correlation import plot_correlation
@@ -199,7 +200,7 @@ class Study:
         if isinstance(self.idata, xr.DataTree) and "prior" in self.idata.children:
             groups["prior"] = self.idata["prior"].to_dataset()
         else:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), silent_draws():
                 warnings.simplefilter("ignore")  # of potentials, which the report mentions
                 drawn = pm.sample_prior_predictive(PRIOR_DRAWS, model=self.model, var_names=self.names, random_seed=0)
             groups["prior"] = drawn["prior"].to_dataset()
@@ -345,16 +346,19 @@ class Study:
 
     def _residuals(self) -> list[Block]:
         text = "Standardised one-step-ahead innovations at the posterior mean: white and normal if the model is right."
+        if any(np.isfinite(noise.freedom).any() for noise in self.noise.values()):
+            text += " Where noise has a t distribution, each is the normal number of the same probability."
         blocks: list[Block] = [Paragraph(text)]
         for name, records in self.records.items():
+            freedom = dict(zip(_outputs(name, self.model), self.noise[name].freedom, strict=True))
             u = np.concatenate([r.input_matrix[:, 0] for r in records]) if records[0].inputs else None
             for output, (values, tested) in self._tested_innovations(name).items():
                 if isinstance(tested, Paragraph):
                     blocks.append(tested)
                     continue
                 tests, lags = tested
-                self.verdicts += verdicts.residual(output, tests)
-                blocks.append(Listed(f"Innovations of {output}", _sentences(tests)))
+                self.verdicts += verdicts.residual(output, tests, freedom[output])
+                blocks.append(Listed(f"Innovations of {output}", verdicts.sentences(tests, freedom[output])))
                 # Several records follow each other, so that their times would go back.
                 time: dict[str, Any] = {"t": records[0].t} if len(records) == 1 else {"fs": None}
                 if self.interactive:
@@ -452,7 +456,8 @@ class Study:
                 continue
             tests, lags = tested
             self.verdicts.append(verdicts.left_over(what, output, tests))
-            yield Listed(f"{what}: what it leaves of {output}, in units of the noise", _sentences(tests))
+            freedom = noise.freedom[_outputs(name, self.model).index(output)]
+            yield Listed(f"{what}: what it leaves of {output}, in units of the noise", verdicts.sentences(tests, freedom))
             if self.interactive:
                 yield zoomable(f"{what}: what it leaves of {output}", partial(residuals_over_time, left, record.t[kept]))
             draw = partial(plot_residuals, left, u=u, lags=lags, t=record.t[kept])
@@ -485,13 +490,6 @@ def _tested(what: str, residuals: np.ndarray, u: np.ndarray | None) -> Tested:
         return Paragraph(f"{what}: {count} residuals are too few to test.", "warning")
     lags = min(50, count // 4)
     return residual_tests(residuals, u, lags=min(25, lags)), lags
-
-
-def _sentences(tests: ResidualTests) -> list[str]:
-    """Findings of tests as sentences."""
-    missing = f", {tests.missing} missing" if tests.missing else ""
-    first = f"There are {tests.count} of them{missing}, with mean {tests.mean:.3g} and standard deviation {tests.std:.3g}."
-    return [first, *(f"They are {said}." if not said.startswith("depend") else f"They {said}." for said in tests.findings)]
 
 
 def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:

@@ -226,8 +226,29 @@ def _whiteness(tests: ResidualTests) -> str:
     return f"Ljung-Box p {shown}; {100 * tests.share_outside:.0f} % of lags outside their 99 % bounds"
 
 
-def residual(output: str, tests: ResidualTests) -> Iterator[Verdict]:
-    """Whether one-step innovations are noise."""
+def student(freedom: float) -> str:
+    """Name of the t distribution with these degrees of freedom."""
+    return f"t distribution with {freedom:.3g} degrees of freedom"
+
+
+def sentences(tests: ResidualTests, freedom: float = np.inf) -> list[str]:
+    """Findings of tests as sentences.
+
+    Where noise has a finite number of degrees of freedom, residuals have become normal numbers of the same probability, which
+    are normal if the t distribution is right.
+    """
+    missing = f", {tests.missing} missing" if tests.missing else ""
+    first = f"There are {tests.count} of them{missing}, with mean {tests.mean:.3g} and standard deviation {tests.std:.3g}."
+    said = [f"They are {f}." if not f.startswith("depend") else f"They {f}." for f in tests.findings]
+    if np.isfinite(freedom):
+        follow = "follow" if tests.jarque_bera_p > ALPHA else "do not follow"
+        numbers = "of normal numbers of the same probability"
+        said[-1] = f"They {follow} the model's {student(freedom)} ({tests.jarque_bera}, {numbers})."
+    return [first, *said]
+
+
+def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iterator[Verdict]:
+    """Whether one-step innovations are noise, of the distribution that the model says: normal, or t with some freedom."""
     follows = tests.cross_p is not None and tests.cross_p <= ALPHA
     if not tests.ljung_box_p > ALPHA:
         level: Literal["look", "bad"] = "bad" if tests.share_outside > COLOURED else "look"
@@ -242,9 +263,12 @@ def residual(output: str, tests: ResidualTests) -> Iterator[Verdict]:
         text = f"Innovations of {output} have {tests.std:.2f} times the standard deviation that the model says"
         yield Verdict("look", f"{text}: check its noise.")
     if not tests.jarque_bera_p > ALPHA:
-        yield Verdict(
-            "look", f"Innovations of {output} are not normal: look for outliers, quantisation, or a missing nonlinearity."
-        )
+        if np.isinf(freedom):
+            text = f"Innovations of {output} are not normal, as the model takes them to be"
+            yield Verdict("look", f"{text}: look for outliers (sid.StudentT), quantisation, or a missing nonlinearity.")
+        else:
+            text = f"Innovations of {output} do not follow the {student(freedom)} of the model's noise"
+            yield Verdict("look", f"{text}: let nu be unknown, look for quantisation, or a missing nonlinearity.")
 
 
 def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:

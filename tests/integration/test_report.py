@@ -113,10 +113,12 @@ def test_the_right_model_gets_no_complaint_but_of_what_was_not_excited(good) -> 
     assert re.search(r"<th[^>]*>position</th><td class=\"text\">output</td><td class=\"text\">m</td>.*?<td>20</td>", good)
 
 
-def test_a_wrong_posterior_is_called_wrong(tmp_path) -> None:
+def test_a_wrong_posterior_is_called_wrong(tmp_path, caplog) -> None:
     wrong = draws(k=25.0)
     wrong["posterior"]["k"][1] += 2.0  # and the chains disagree
-    text = sid.report(MODEL, wrong, path=tmp_path / "bad.html").read_text()
+    with caplog.at_level("INFO"):
+        text = sid.report(MODEL, wrong, path=tmp_path / "bad.html").read_text()
+    assert not [line for line in caplog.messages if line.startswith("Sampling")]  # of the prior, which is the report's affair
     assert "Nothing was tried on a record that the fit has not seen" in text
     assert Page(text).levels.count("bad") >= 3
     tried = sid.report(MODEL, draws(k=25.0), validation=OTHER, path=tmp_path / "tried.html").read_text()
@@ -389,6 +391,23 @@ def test_a_right_model_is_not_called_wrong_for_its_noise(noise) -> None:
     assert np.all(np.less(ratios, 1.5)) and np.all(np.greater(ratios, 0.5))
     assert "has taken up" not in fit.text + tried.text
     assert all(v.level == "bad" for v in judged(noise, errors(noise), rate=0.2))
+
+
+@pytest.mark.filterwarnings("ignore:substeps=2")
+@pytest.mark.parametrize("noise", ["white", "outliers"])
+def test_residuals_are_compared_with_the_noise_of_the_model(noise) -> None:
+    """Errors of a t distribution are as they should be where the model says so, and are not normal where it does not."""
+    study, _ = studied(noise, 0.02 * np.random.default_rng(1).standard_t(4.0, 400))
+    study.verdicts.clear()
+    study._residuals()
+    said = " ".join(v.text for v in study.verdicts if "outliers" in v.text or "degrees of freedom" in v.text)
+    if noise == "white":
+        assert said.startswith("Innovations of level are not normal, as the model takes them to be")
+    else:
+        assert not said
+        even = studied(noise, 0.02 * np.random.default_rng(1).choice([-1.0, 1.0], 400))[0]
+        even._residuals()
+        assert any("do not follow the t distribution with 4 degrees of freedom" in v.text for v in even.verdicts)
 
 
 @pytest.mark.filterwarnings("ignore:substeps=2")

@@ -537,6 +537,35 @@ def _(thing: Any) -> None:
     takes(thing, "op_type")
 
 
+@checks("silent_draws")
+def _(thing: Any) -> None:
+    """Without it PyMC says that it draws; the level that a user has set is there again, also after an error."""
+    import logging
+
+    import pymc as pm
+
+    said: list[str] = []
+    logger, handler = logging.getLogger("pymc.sampling.forward"), logging.Handler()
+    handler.emit = lambda line: said.append(line.getMessage())  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    try:
+        logger.setLevel(logging.INFO)
+        with model():
+            pm.sample_prior_predictive(2, var_names=["scale"])
+            assert said and all(line.startswith("Sampling: ") for line in said)
+            said.clear()
+            with thing():
+                pm.sample_prior_predictive(2, var_names=["scale"])
+            assert not said and logger.level == logging.INFO
+        with pytest.raises(ZeroDivisionError), thing():
+            1 / 0  # noqa: B018
+        assert logger.level == logging.INFO
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
 @checks("jax_dispatch")
 def _(thing: Any) -> None:
     if find_spec("jax") is None or find_spec("jaxlib") is None:

@@ -57,6 +57,21 @@ def test_colour_in_words() -> None:
     assert verdicts.coloured(residual_tests(WHITE + INPUT, INPUT)).startswith("follows the input")
 
 
+def test_innovations_are_compared_with_the_distribution_of_the_model() -> None:
+    """Their normal numbers are given; what is said names the distribution that these stand for."""
+    right, wrong = residual_tests(WHITE), residual_tests(WHITE**3)
+    for freedom in (np.inf, 4.0):
+        assert not [v for v in verdicts.residual("y", right, freedom) if v.level != "good"]
+    normal, heavy = ("".join(v.text for v in verdicts.residual("y", wrong, freedom)) for freedom in (np.inf, 4.0))
+    assert "are not normal, as the model takes them to be: look for outliers" in normal
+    assert "do not follow the t distribution with 4 degrees of freedom of the model's noise" in heavy
+    assert "normal" not in heavy and "outliers" not in heavy
+    law = "the model's t distribution with 4 degrees of freedom (Jarque-Bera"
+    assert verdicts.sentences(right, 4.0)[-1].startswith(f"They follow {law}")
+    assert verdicts.sentences(wrong, 4.0)[-1].startswith(f"They do not follow {law}")
+    assert verdicts.sentences(wrong)[-1].startswith("They are not normal")
+
+
 def test_innovations_that_follow_the_input_are_not_called_white() -> None:
     told = list(verdicts.residual("y", residual_tests(WHITE + 0.15 * INPUT, INPUT)))
     assert [v.level for v in told] == ["look"] and "follow the input" in told[0].text
