@@ -10,6 +10,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from gallery import CAPTIONS, draw_gallery, gallery_page  # noqa: E402
+from references import linked_docstring, linked_page, references_page  # noqa: E402
 from results_page import results_page  # noqa: E402
 
 import pm_sysid  # noqa: E402
@@ -34,7 +35,8 @@ copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 exclude_patterns = ["_build", "jupyter_execute", "*.py", "examples/notebooks", "**/figures", "**/results"]
 html_theme = "furo"
-html_title = "pm_sysid"
+html_title = f"pm_sysid {release}"  # in the sidebar and in the titles of windows: which version a page is about
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")  # Read the Docs adds the list of versions itself
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
 html_show_sphinx = False
@@ -75,11 +77,12 @@ def copy_examples() -> None:
             shutil.copyfile(script, page)
 
 
-def write_results() -> None:
-    """Write the page of results from the saved files."""
-    page, text = HERE / "results.md", results_page(HERE.parent)
-    if not page.exists() or page.read_text() != text:
-        page.write_text(text)
+def write_pages() -> None:
+    """Write the page of results from the saved files, and that of the references from their list."""
+    for name, text in (("results.md", results_page(HERE.parent)), ("references.md", references_page())):
+        page = HERE / name
+        if not page.exists() or page.read_text() != text:
+            page.write_text(text)
 
 
 def write_gallery() -> None:
@@ -97,11 +100,24 @@ def add_figure(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
         lines += ["", f".. image:: /gallery/{function}.png", f"   :alt: {CAPTIONS[function]}", "   :width: 100%", ""]
 
 
+def link_references(app: Any, page: str, source: list[str]) -> None:
+    """Link what a page cites."""
+    if str(app.env.doc2path(page)).endswith(".md") and page != "references":
+        source[0] = linked_page(source[0])
+
+
+def link_in_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Link what a docstring cites."""
+    lines[:] = linked_docstring(lines)
+
+
 def setup(app: Any) -> None:
     """Add what Sphinx calls while it reads."""
+    app.connect("source-read", link_references)
+    app.connect("autodoc-process-docstring", link_in_docstring)
     app.connect("autodoc-process-docstring", add_figure)
 
 
 copy_examples()
-write_results()
+write_pages()
 write_gallery()

@@ -65,7 +65,7 @@ def nmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray
     """Normalised mean squared error, 100 / (T var(y)) sum (y - yhat)^2: the square of `nrmse`, divided by 100.
 
     The prediction of the mean of the record has the value 100. Arguments, shapes and errors are those of `nrmse`. Source:
-    Nayek et al. (2022), the distance of their approximate Bayesian computation.
+    Nayek et al. (2023), the distance of their approximate Bayesian computation.
 
     Examples
     --------

@@ -12,7 +12,7 @@ import pytest
 from matplotlib import pyplot
 
 DOCS = Path(__file__).parents[2] / "docs"
-GENERATED = {"_build", "api", "examples", "gallery.md", "results.md", ".jupyter_cache", "jupyter_execute"}
+GENERATED = {"_build", "api", "examples", "gallery.md", "references.md", "results.md", ".jupyter_cache", "jupyter_execute"}
 #: A fence, and the line before it, which may say what the block needs beyond this package.
 FENCE = re.compile(r"(?:^<!-- needs: (?P<needs>[\w, ]+) -->\n)?^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 

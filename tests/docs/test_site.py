@@ -15,7 +15,17 @@ from support.scripts import ROOT, load
 DOCS = ROOT / "docs"
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: Below docs, when the site is built.
-BUILT = {"_build", "api", "examples", "gallery", "gallery.md", "results.md", ".jupyter_cache", "jupyter_execute"}
+BUILT = {
+    "_build",
+    "api",
+    "examples",
+    "gallery",
+    "gallery.md",
+    "references.md",
+    "results.md",
+    ".jupyter_cache",
+    "jupyter_execute",
+}
 PAGES = [ROOT / "README.md", *(p for p in sorted(DOCS.rglob("*.md")) if p.relative_to(DOCS).parts[0] not in BUILT)]
 
 
