@@ -12,6 +12,7 @@ sys.path.insert(0, str(HERE))
 from gallery import CAPTIONS, draw_gallery, gallery_page  # noqa: E402
 from references import linked_docstring, linked_page, references_page  # noqa: E402
 from results_page import results_page  # noqa: E402
+from studies import draw_studies  # noqa: E402
 
 import pm_sysid  # noqa: E402
 
@@ -86,8 +87,9 @@ def write_pages() -> None:
 
 
 def write_gallery() -> None:
-    """Draw every figure, and write the page that shows them."""
+    """Draw every figure and those of the case studies, and write the page that shows them."""
     draw_gallery(HERE / "gallery")
+    draw_studies(HERE / "gallery")
     page, text = HERE / "gallery.md", gallery_page()
     if not page.exists() or page.read_text() != text:
         page.write_text(text)

@@ -47,6 +47,8 @@ def source(target: Path) -> Path:
     """File in the repository that a file of the built site comes from."""
     if target == DOCS / "results.md":
         return DOCS / "results_page.py"
+    if target.parent == DOCS / "gallery" and target.stem.removeprefix("study_") in load("docs/studies.py").STUDIES:
+        return DOCS / "studies.py"
     if target.parent in (DOCS / "examples", DOCS / "examples" / "notebooks"):
         return ROOT / "examples" / f"{target.stem}.py"
     return target
