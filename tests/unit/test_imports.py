@@ -142,27 +142,40 @@ HEAVY = """
 FIRST_NAMES = "System TimeSeries TextFormat EK0 EK1 ODEFilter ODESimulator Target find_mode simulate set_data models datasets"
 
 
-def modules_after(*statements: str) -> list[set[str]]:
-    """Modules that a new process has imported after each of some statements."""
-    code = "\n".join(["import sys", *(f"{statement}\nprint(*sys.modules)" for statement in statements)])
+#: What a new process does, step by step; each takes seconds, so that one process does all.
+STEPS = {
+    "pymc": "import pymc",
+    "root": "import pm_sysid",
+    "record": "pm_sysid.TimeSeries",
+    "model": f"for name in '{FIRST_NAMES}'.split():\n    getattr(pm_sysid, name)",
+    "package": "import pm_sysid.reports; pm_sysid.reports",
+    "all names": "from pm_sysid import *; assert all(globals()[name] is getattr(pm_sysid, name) for name in pm_sysid.__all__)",
+}
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, set[str]]:
+    """Modules that a new process has imported after each step."""
+    code = "\n".join(["import sys", *(f"{statement}\nprint(*sys.modules)" for statement in STEPS.values())])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert not done.returncode, done.stderr
-    return [set(line.split()) for line in done.stdout.splitlines()]
+    return dict(zip(STEPS, (set(line.split()) for line in done.stdout.splitlines()), strict=True))
 
 
-def test_the_root_imports_the_environment_alone_and_the_names_of_a_model_no_heavy_library() -> None:
+def test_the_root_imports_the_environment_alone_and_a_model_no_heavy_library(
+    imported: dict[str, set[str]],
+) -> None:
     assert own(ROOT / "__init__.py") == {"environment"}
-    names = f"for name in '{FIRST_NAMES}'.split():\n    getattr(pm_sysid, name)"
-    root, record, model = modules_after("import pm_sysid", "pm_sysid.TimeSeries", names)
-    assert root & {f"pm_sysid.{name}" for name in MODULES} == {"pm_sysid.environment"}
-    assert "pm_sysid.records.timeseries" in record and "pm_sysid.likelihood.ode_filter" not in record
-    assert "pm_sysid.likelihood.ode_filter" in model and not model & set(HEAVY)
+    assert imported["root"] & {f"pm_sysid.{name}" for name in MODULES} == {"pm_sysid.environment"}
+    assert "pm_sysid.records.timeseries" in imported["record"]
+    assert "pm_sysid.likelihood.ode_filter" not in imported["record"]
+    assert "pm_sysid.likelihood.ode_filter" in imported["model"] and not imported["model"] & set(HEAVY)
 
 
-def test_importing_the_package_imports_little_that_pymc_does_not() -> None:
-    pymc, both = modules_after("import pymc", "import pm_sysid")
-    assert not pymc & set(HEAVY), "PyMC imports this now: it is free, and no longer heavy"
-    assert {name.split(".")[0] for name in both - pymc} <= {"pm_sysid", *sys.stdlib_module_names}
+def test_importing_the_package_imports_little_that_pymc_does_not(imported: dict[str, set[str]]) -> None:
+    assert not imported["pymc"] & set(HEAVY), "PyMC imports this now: it is free, and no longer heavy"
+    more = imported["root"] - imported["pymc"]
+    assert {name.split(".")[0] for name in more} <= {"pm_sysid", *sys.stdlib_module_names}
 
 
 def test_public_names_are_those_that_type_checkers_see_and_come_from_the_modules_that_define_them() -> None:
@@ -185,11 +198,9 @@ def test_a_name_that_is_not_public_is_refused() -> None:
         from pm_sysid import ODEFilters  # noqa: F401
 
 
-def test_a_package_can_be_imported_by_itself_and_all_names_at_once() -> None:
-    same = "assert all(globals()[name] is getattr(pm_sysid, name) for name in pm_sysid.__all__)"
-    first, everything = modules_after("import pm_sysid.reports; pm_sysid.reports", f"from pm_sysid import *; {same}")
-    assert "pm_sysid.reports" in first and "pm_sysid.reports.report" not in first
-    assert "pm_sysid.reports.report" in everything
+def test_a_package_can_be_imported_by_itself_and_all_names_at_once(imported: dict[str, set[str]]) -> None:
+    assert "pm_sysid.reports" in imported["package"] and "pm_sysid.reports.report" not in imported["package"]
+    assert "pm_sysid.reports.report" in imported["all names"]
 
 
 def test_no_module_is_called_utils() -> None:

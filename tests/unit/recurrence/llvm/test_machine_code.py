@@ -18,34 +18,48 @@ from pm_sysid.recurrence.llvm.program import kernel_key
 from support.recurrences import LINEAR, filter_case, linear
 
 SCRIPT = """
-import sys
+import os, sys
 import numpy as np
 import pytensor
+import support.numpy_functions
 from pm_sysid.recurrence.llvm import machine_code
 from support.recurrences import ARGUMENTS, COTANGENTS, filter_case, pulled
 compiled = []
 build = machine_code.machine_code
 machine_code.machine_code = lambda module: compiled.append(module.name) or build(module)
 case = filter_case("two_masses")
-value = pytensor.function(ARGUMENTS, case.op(*ARGUMENTS))(*case.arrays)
 inputs = [*ARGUMENTS, *COTANGENTS]
-gradient = pytensor.function(inputs, pulled(case.op, *inputs))(*case.arrays, *case.cotangents())
-np.savez(sys.argv[1], *value, *gradient, compiled=len(compiled))
+functions = pytensor.function(ARGUMENTS, case.op(*ARGUMENTS)), pytensor.function(inputs, pulled(case.op, *inputs))
+for line in sys.stdin:  # a process for each file, which knows no kernel yet
+    children = []
+    for name in line.split():
+        children.append(os.fork())
+        if not children[-1]:
+            value, gradient = functions[0](*case.arrays), functions[1](*case.arrays, *case.cotangents())
+            np.savez(name, *value, *gradient, compiled=len(compiled))
+            os._exit(0)
+    print(*(os.waitpid(child, 0)[1] for child in children), flush=True)
 """
 
 
-def start(folder: Path, result: Path) -> subprocess.Popen[str]:
-    """Run the script in a process of its own, with everything compiled in a folder."""
-    environment = os.environ | {"PYTENSOR_FLAGS": f"base_compiledir={folder}"}
-    command = [sys.executable, "-c", SCRIPT, str(result)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+class Processes:
+    """Processes that have imported and traced everything, and begin to compile, in a folder, when they are asked to."""
 
+    def __init__(self, folder: Path) -> None:
+        environment = os.environ | {"PYTENSOR_FLAGS": f"base_compiledir={folder}"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+        self.parent = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=Path(__file__).parents[3], **pipes)
 
-def finish(process: subprocess.Popen[str]) -> str:
-    """Wait for a process that must succeed; returns what it said."""
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, said
-    return said
+    def run(self, *files: Path) -> None:
+        """One process for each file, all at once; wait for them."""
+        assert self.parent.stdin is not None and self.parent.stdout is not None
+        print(*files, file=self.parent.stdin, flush=True)
+        assert self.parent.stdout.readline().split() == ["0"] * len(files)
+
+    def close(self) -> None:
+        """End the process that the others come from."""
+        self.parent.communicate(timeout=60)
+        assert self.parent.returncode == 0
 
 
 def results(path: Path) -> tuple[list[np.ndarray], int]:
@@ -62,24 +76,24 @@ def same(a: list[np.ndarray], b: list[np.ndarray]) -> None:
 def test_processes_share_code_and_mend_damaged_files(tmp_path: Path) -> None:
     """Two compile at once; the next finds it; a truncated, an empty and a foreign file are compiled again."""
     folder = tmp_path / "compiled"
-    both = [start(folder, tmp_path / f"{i}.npz") for i in range(2)]
-    for process in both:
-        finish(process)
+    processes = Processes(folder)
+    processes.run(*(tmp_path / f"{i}.npz" for i in range(2)))
     first, second = (results(tmp_path / f"{i}.npz") for i in range(2))
     same(first[0], second[0])
     files = sorted((folder / "pm_sysid").iterdir())
     assert len(files) == 2 and all(f.suffix == ".o" for f in files)
-    finish(start(folder, tmp_path / "2.npz"))
+    processes.run(tmp_path / "2.npz")
     again, compiled = results(tmp_path / "2.npz")
     assert compiled == 0
     same(again, first[0])
     whole = files[0].read_bytes()
     files[0].write_bytes(whole[: len(whole) // 2])
     files[1].write_bytes(b"")
-    finish(start(folder, tmp_path / "3.npz"))
+    processes.run(tmp_path / "3.npz")
     again, compiled = results(tmp_path / "3.npz")
     assert compiled == 2 and files[0].read_bytes() == whole
     same(again, first[0])
+    processes.close()
 
 
 def test_a_bit_that_fell_over_is_noticed(tmp_path: Path) -> None:
