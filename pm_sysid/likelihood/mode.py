@@ -71,7 +71,7 @@ class LocalMode:
     searches: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mode:
     """Posterior mode of a model, in unconstrained space.
 
@@ -107,8 +107,8 @@ class Mode:
     substeps: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
 
-    def _repr_html_(self) -> str:
-        """Table of the modes for a notebook, in the model's own units."""
+    def _table(self) -> tuple[str, list[str], list[list[str]]]:
+        """Head, columns and rows: the modes in the model's own units."""
         modes = self.modes or (LocalMode(self.initvals, self.point, self.logp, float("nan"), 1),)
         names = [(n, i) for n, v in self.initvals.items() for i in np.ndindex(np.shape(v))]
         rows = [
@@ -117,7 +117,18 @@ class Mode:
         rows += [["log posterior", *(f"{m.logp:.2f}" for m in modes)]]
         rows += [["log evidence (Laplace)", *(f"{m.log_evidence:.2f}" for m in modes)]]
         head = "Mode" if self.converged else "Mode (the search did not end at a maximum)"
-        columns = ["", "mode", *(f"mode {k}" for k in range(2, len(modes) + 1))]
+        return head, ["", "mode", *(f"mode {k}" for k in range(2, len(modes) + 1))], rows
+
+    def __repr__(self) -> str:
+        """Table of the modes, in the model's own units."""
+        head, columns, rows = self._table()
+        widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+        lines = ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in (columns, *rows)]
+        return "\n".join([head, *(f"  {line}" for line in lines), self.message]).rstrip()
+
+    def _repr_html_(self) -> str:
+        """Table of the modes for a notebook."""
+        head, columns, rows = self._table()
         return html_line(head, strong=True) + html_table(columns, rows) + html_line(self.message)
 
     @property

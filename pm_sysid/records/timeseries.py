@@ -334,11 +334,22 @@ class TimeSeries(Readers):
         """Count the samples."""
         return len(self.t)
 
+    def _of_rounded_times(self) -> str:
+        """What to do about times that would be uniform if they had more digits; empty if they would not."""
+        for digits in range(1, 10):
+            unit = 10.0**-digits
+            if unit < 0.1 * self._mean_step and np.abs(self.t / unit - np.round(self.t / unit)).max() < 1e-3:
+                even = np.linspace(self.t[0], self.t[-1], len(self))
+                if np.abs(self.t - even).max() < 1.01 * unit:
+                    return f"; rounded to {unit:g} s? then give fs, about {1 / self._mean_step:.4g} Hz, in place of the times"
+                break
+        return ""
+
     def __repr__(self) -> str:
         """Describe length, rate and channels."""
         head = f"TimeSeries: {len(self)} sample{'s' * (len(self) > 1)}"
         if len(self) > 1:
-            steps = f"steps of {self.dt.min():.3g} to {self.dt.max():.3g} s"
+            steps = f"steps of {self.dt.min():.3g} to {self.dt.max():.3g} s{self._of_rounded_times()}"
             rate = f"{self.fs:.6g} Hz" if self.uniform else f"non-uniform ({steps})"
             head += f", {self.t[-1] - self.t[0]:.6g} s, {rate}"
         between, missing = BETWEEN_SAMPLES[self.intersample], ", ".join(map(str, self.n_missing))

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 
 import pm_sysid as sid
+from pm_sysid.likelihood.mode import LocalMode, Mode
 from pm_sysid.notebook import html_table, sparkline
 from support import tiny
 
@@ -38,6 +39,18 @@ def test_systems_fits_and_tests() -> None:
     fit = tiny.fit()
     assert f"{fit.x[0]:.7g}" in parsed(fit._repr_html_())
     assert "white" in parsed(sid.residual_tests(np.random.default_rng(0).normal(size=200))._repr_html_())
+
+
+def test_a_mode_in_a_terminal_and_in_a_notebook() -> None:
+    values = {"k": np.array(150.25), "shape": np.array([1.0, -2.5])}
+    one = LocalMode(values, np.zeros(3), -7.0, -9.5, 4)
+    mode = Mode(values, one.point, np.eye(3), one.logp, True, (one,), "4 searches: one mode")
+    lines = [line.split() for line in repr(mode).splitlines()]
+    assert lines[0] == ["Mode"] and ["k", "150.25"] in lines and ["shape[1]", "-2.5"] in lines
+    assert ["log", "posterior", "-7.00"] in lines and repr(mode).endswith("4 searches: one mode")
+    assert all(word in parsed(mode._repr_html_()) for line in lines for word in line)
+    lost = Mode(values, one.point, np.eye(3), one.logp, False)
+    assert repr(lost).startswith("Mode (the search did not end at a maximum)") and "nan" in repr(lost)
 
 
 def test_texts_are_escaped() -> None:

@@ -487,3 +487,12 @@ def test_a_million_samples():
     k = np.arange(999_999)
     assert_allclose(r.input_at(k, 1.0)[:, 0], u[1:], atol=1e-12)
     assert_allclose(r.replace(periodic=True).input_at(k, 1.0)[:, 0], u[1:], atol=1e-9)
+
+
+def test_times_that_were_rounded_are_called_so() -> None:
+    even = np.arange(200) / 120
+    said = repr(TimeSeries(np.round(even, 4), None, even, outputs="y"))
+    assert "non-uniform (steps of 0.0083 to 0.0084 s; rounded to 0.0001 s? then give fs, about 120 Hz, in place of" in said
+    jitter = np.round(even + 0.001 * np.random.default_rng(0).uniform(-1, 1, 200), 4)
+    assert "rounded" not in repr(TimeSeries(jitter, None, even, outputs="y"))
+    assert "rounded" not in repr(TimeSeries(even, None, even, outputs="y"))
