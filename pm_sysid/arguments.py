@@ -34,10 +34,11 @@ def is_number(value: Any) -> bool:
 def number(value: Any, name: str, remedy: str = "give a finite number") -> float:
     """One finite real number, or an error that names the argument."""
     kind = np.asarray(value).dtype.kind if isinstance(value, np.generic | np.ndarray) else "f"
-    if isinstance(value, str | bytes | complex) or kind not in "biufO":
+    several = isinstance(value, np.ndarray) and value.ndim > 0  # of one entry, too: old versions of NumPy take it
+    if isinstance(value, str | bytes | complex) or several or kind not in "biufO":
         raise TypeError(f"{name} is {shown(value)}; {remedy}.")
     try:
-        result = float(value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value)
+        result = float(value.item() if isinstance(value, np.ndarray) else value)
     except TypeError:
         raise TypeError(f"{name} is {shown(value)}; {remedy}.") from None
     except (ValueError, OverflowError):

@@ -65,9 +65,11 @@ def constraints(**arguments: Any) -> Any:
     return 1.0
 
 
-def force(**arguments: Any) -> Any:
+def force(x: Any, **arguments: Any) -> Any:
+    """Force of the law; what it says where a position is missing does no harm."""
     with np.errstate(all="ignore"):
-        return sid.models.piecewise_linear(**arguments)
+        found = sid.models.piecewise_linear(x, **arguments)
+    return found[~np.isnan(x)] if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim else found
 
 
 def system(make: Callable[..., sid.System]) -> Callable[..., Any]:
