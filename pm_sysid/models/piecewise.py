@@ -248,7 +248,9 @@ def piecewise_constraints(
             raise ValueError(f"{what} is {value!r}; give a number that is zero or positive.")
     ordered, name = flag(ordered, "ordered"), text(name, "name")
     difference, separation = float(difference), float(separation)
-    corners = _corners(pt.as_tensor(_real("slope", slope)), slopes, breakpoints)
+    if not isinstance(slope, Variable):
+        slope = number(slope, "slope", "give a number, or a PyMC variable")
+    corners = _corners(pt.as_tensor(slope), slopes, breakpoints)
     apart = [abs(c.slope - c.inner) >= difference * pt.maximum(abs(c.slope), abs(c.inner)) for c in corners]
     at = [c.at for c in corners]
     if ordered:

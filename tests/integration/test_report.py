@@ -350,7 +350,9 @@ def studied(noise: str, error: np.ndarray, rate: float = 1.0, limits: Limits = (
     t = np.arange(len(error)) * 0.1
     u = np.sin(0.9 * t)
     run = sid.simulate(LAG, sid.TimeSeries(t, u, None, inputs="F"), {"rate": 1.0}, x0=0.0)["level"].to_numpy()
-    data = sid.TimeSeries(t, u, np.clip(run + error, *limits), inputs="F", outputs="level")
+    low, high = limits
+    seen = np.clip(run + error, -np.inf if low is None else low, np.inf if high is None else high)
+    data = sid.TimeSeries(t, u, seen, inputs="F", outputs="level")
     options = {
         "white": {"noise": 0.05},
         "coloured": {"noise": 0.02, "coloured": {"level": sid.OU(scale=0.2, length=1.0)}},

@@ -66,10 +66,11 @@ def constraints(**arguments: Any) -> Any:
 
 
 def force(x: Any, **arguments: Any) -> Any:
-    """Force of the law; what it says where a position is missing does no harm."""
+    """Force of the law; what it says where a position is missing, or out of this world, does no harm."""
     with np.errstate(all="ignore"):
         found = sid.models.piecewise_linear(x, **arguments)
-    return found[~np.isnan(x)] if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim else found
+    place = np.asarray(x)
+    return np.asarray(found)[np.abs(place) < 1e150] if place.dtype.kind == "f" else found
 
 
 def system(make: Callable[..., sid.System]) -> Callable[..., Any]:
