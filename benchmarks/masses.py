@@ -132,7 +132,7 @@ def three() -> dict[str, Any]:
     record = recorded(system, truth, 1000)
     begun = time.perf_counter()
     guess = {"k_1": 80.0, "k_2": 80.0, "k_3": 80.0, "c": 0.5, "k3_wall": 300.0}
-    return by_nuts(model_of(system, record, guess, sid.EK1(order=3)), truth, begun, draws=300, tune=100)
+    return by_nuts(model_of(system, record, guess, sid.EK1(order=4)), truth, begun, draws=300, tune=100)
 
 
 def hundred() -> dict[str, Any]:

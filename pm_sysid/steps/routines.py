@@ -14,6 +14,22 @@ from pm_sysid.steps.iwp import diffusion_root, transition
 from pm_sysid.symbolic.routines import Routine, Shape
 
 
+def _rounded(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def _zeros(array: str, rows: int, first: int, end: int) -> str:
+    """Lines that fill the last columns of an array with zeros."""
+    if first == end:
+        return ""
+    return f"    for i in range({rows}):\n        for j in range({first}, {end}):\n            {array}[i, j] = 0.0"
+
+
+def _copied(source: str, target: str, n: int) -> str:
+    """Lines that copy the first columns of an array."""
+    return f"    for i in range({n}):\n        for j in range({n}):\n            {target}[i, j] = {source}[i, j]\n"
+
+
 class Adjoint(Routine):
     """Cotangents of what a routine reads, from what it reads and the cotangents of what it writes."""
 
@@ -24,6 +40,12 @@ class Adjoint(Routine):
         self.reads = (*routine.reads, *routine.writes)
         self.writes = routine.reads
         self.scratch = routine.adjoint_scratch
+
+    def padded(self, multiple: int) -> Routine:
+        """Return the adjoint of the padded routine."""
+        wide = self.routine.padded(multiple)
+        assert isinstance(wide, Differentiable)
+        return Adjoint(wide)
 
     def source(self, name: str) -> str:
         """Text of the loops."""
@@ -61,16 +83,20 @@ class Predict(Differentiable):
     :func:`~pm_sysid.steps.square_root.triangularise`, and the sensitivities.
     """
 
-    __props__ = ("order", "chains", "free")
+    __props__ = ("order", "chains", "free", "columns")
 
-    def __init__(self, order: int, chains: int, free: int) -> None:
+    def __init__(self, order: int, chains: int, free: int, columns: int = 0) -> None:
         self.order, self.chains, self.free = order, chains, free
         n = (order + 1) * chains
-        self.n = n
+        self.n, self.columns = n, max(n, columns)
         self.reads = ((chains,), (n, n), (n, free))
         self.writes = ((n, n), (n, free))
-        self.scratch = ((n, n),)
-        self.adjoint_scratch = ((n, n), (n, n), (n, n), (n, n))
+        self.scratch = ((n, self.columns),)
+        self.adjoint_scratch = ((n, self.columns), (n, n), (n, n), (n, n), (n, self.columns))
+
+    def padded(self, multiple: int) -> Predict:
+        """Rows of the matrix that is reflected end in zeros."""
+        return Predict(self.order, self.chains, self.free, _rounded(self.n, multiple))
 
     def _moved(self, source: str, target: str, columns: int) -> str:
         """Lines that move every column by the transition matrix."""
@@ -96,22 +122,23 @@ class Predict(Differentiable):
         return f"""
 def {name}(diffusion, root, lean, new, moved, rest):
 {self._moved("root", "rest", n)}
+{_zeros("rest", n, n, self.columns)}
 {self._moved("lean", "moved", free) if free else ""}
 {self._noise("new")}
     for i in range({n}):
         square = new[i, i] * new[i, i]
-        for j in range({n}):
+        for j in range({self.columns}):
             square += rest[i, j] * rest[i, j]
         alpha = sqrt(square)
         pivot = new[i, i] + alpha
         beta = 1.0 / (alpha * pivot)
         for r in range(i + 1, {n}):
             d = new[r, i] * pivot
-            for j in range({n}):
+            for j in range({self.columns}):
                 d += rest[r, j] * rest[i, j]
             d = d * beta
             new[r, i] -= d * pivot
-            for j in range({n}):
+            for j in range({self.columns}):
                 rest[r, j] -= d * rest[i, j]
         new[i, i] = -alpha
 """
@@ -130,12 +157,13 @@ def {name}(diffusion, root, lean, new, moved, rest):
 
         terms = [f"{Q[k][j]!r} * g_noise[{k * d} + c, {j * d} + c]" for k in levels for j in range(k + 1)]
         return f"""
-def {name}(diffusion, root, lean, g_new, g_moved, g_diffusion, g_root, g_lean, rest, new, noise, g_noise):
+def {name}(diffusion, root, lean, g_new, g_moved, g_diffusion, g_root, g_lean, rest, new, noise, g_noise, g_rest):
 {self._moved("root", "rest", n)}
+{_zeros("rest", n, n, self.columns)}
 {self._noise("noise")}
     for i in range({n}):
         square = noise[i, i] * noise[i, i]
-        for j in range({n}):
+        for j in range({self.columns}):
             square += rest[i, j] * rest[i, j]
         alpha = sqrt(square)
         pivot = noise[i, i] + alpha
@@ -143,11 +171,11 @@ def {name}(diffusion, root, lean, g_new, g_moved, g_diffusion, g_root, g_lean, r
         new[i, i] = alpha
         for r in range(i + 1, {n}):
             d = noise[r, i] * pivot
-            for j in range({n}):
+            for j in range({self.columns}):
                 d += rest[r, j] * rest[i, j]
             d = d * beta
             new[r, i] = d
-            for j in range({n}):
+            for j in range({self.columns}):
                 rest[r, j] -= d * rest[i, j]
     for i in range({n - 1}, -1, -1):
         p = noise[i, i]
@@ -157,37 +185,35 @@ def {name}(diffusion, root, lean, g_new, g_moved, g_diffusion, g_root, g_lean, r
         g_alpha = 0.0 - g_new[i, i]
         g_pivot = 0.0
         g_beta = 0.0
+        for j in range({self.columns}):
+            g_rest[i, j] = 0.0
         for j in range({n}):
-            g_root[i, j] = 0.0
             g_noise[i, j] = 0.0
         for r in range(i + 1, {n}):
             d = new[r, i]
             g = g_new[r, i]
             g_d = 0.0 - g * pivot
-            for j in range({n}):
-                g_d -= g_root[r, j] * rest[i, j]
+            for j in range({self.columns}):
+                g_d -= g_rest[r, j] * rest[i, j]
             g_pivot -= g * d
             e = g_d * beta
             g_beta += g_d * d * alpha * pivot
             g_noise[r, i] = g + e * pivot
             g_pivot += e * noise[r, i]
-            for j in range({n}):
+            for j in range({self.columns}):
                 rest[r, j] += d * rest[i, j]
-                g_root[i, j] += e * rest[r, j] - d * g_root[r, j]
-                g_root[r, j] += e * rest[i, j]
+                g_rest[i, j] += e * rest[r, j] - d * g_rest[r, j]
+                g_rest[r, j] += e * rest[i, j]
         g_alpha -= beta * (beta * (pivot * g_beta))
         g_pivot -= beta * (beta * (alpha * g_beta))
         g_alpha += g_pivot
         g_noise[i, i] = g_pivot + g_alpha * p / alpha
         ratio = g_alpha / alpha
-        for j in range({n}):
-            g_root[i, j] += ratio * rest[i, j]
+        for j in range({self.columns}):
+            g_rest[i, j] += ratio * rest[i, j]
     for c in range({d}):
         g_diffusion[c] = {" + ".join(terms)}
-    for i in range({n}):
-        for j in range({n}):
-            rest[i, j] = g_root[i, j]
-{back("rest", "g_root", n)}
+{back("g_rest", "g_root", n)}
 {back("g_moved", "g_lean", free) if free else ""}
 """
 
@@ -210,20 +236,26 @@ class Condition(Differentiable):
     root, sensitivities.
     """
 
-    __props__ = ("n", "free", "residuals", "touched")
+    __props__ = ("n", "free", "residuals", "touched", "columns")
 
-    def __init__(self, n: int, free: int, residuals: int, touched: int) -> None:
-        self.n, self.free, self.residuals, self.touched = n, free, residuals, touched
-        d, m = residuals, touched
+    def __init__(self, n: int, free: int, residuals: int, touched: int, columns: int = 0) -> None:
+        self.n, self.free, self.residuals, self.touched, self.columns = n, free, residuals, touched, max(n, columns)
+        d, m, wide = residuals, touched, self.columns
         state: tuple[Shape, ...] = ((n,), (n, n), (n, free))
         self.reads = (*state, (d,), (d, m), (d, m))
         self.writes = state
-        self.scratch = ((d, n), (d, n), (d, 2), (d, free))
-        self.adjoint_scratch = (*self.scratch, *state, (n,), (free,), (n,), (n, free))
+        scratch = ((d, wide), (d, n), (d, 2), (d, free))
+        self.scratch = (*scratch, (n, wide))
+        self.adjoint_scratch = (*scratch, (n,), (n, wide), (n, free), (wide,), (free,), (n,), (n, free), (n, wide))
+
+    def padded(self, multiple: int) -> Condition:
+        """Rows of the root end in zeros while it is worked on."""
+        return Condition(self.n, self.free, self.residuals, self.touched, _rounded(self.n, multiple))
 
     def _forward(self) -> str:
-        n, free, d, m = self.n, self.free, self.residuals, self.touched
+        n, free, d, m, wide = self.n, self.free, self.residuals, self.touched, self.columns
         return f"""
+{_zeros("R", n, n, wide)}
     for i in range({n}):
         m[i] = mean[i]
         for j in range({n}):
@@ -232,29 +264,29 @@ class Condition(Differentiable):
             S[i, a] = lean[i, a]
     for c in range({d - 1}, -1, -1):
         r = z[c]
-        for j in range({n}):
+        for j in range({wide}):
             F[c, j] = 0.0
         for a in range({free}):
             L[c, a] = 0.0
         for i in range({m}):
             r += H[c, i] * (m[i] - mean[i])
-            for j in range({n}):
+            for j in range({wide}):
                 F[c, j] += H[c, i] * R[i, j]
             for a in range({free}):
                 L[c, a] += E[c, i] * lean[i, a] + H[c, i] * (S[i, a] - lean[i, a])
         s = 0.0
-        for j in range({n}):
+        for j in range({wide}):
             s += F[c, j] * F[c, j]
         w[c, 0] = r
         w[c, 1] = 1.0 / s
         for i in range({n}):
             g = 0.0
-            for j in range({n}):
+            for j in range({wide}):
                 g += R[i, j] * F[c, j]
             g = g * w[c, 1]
             K[c, i] = g
             m[i] -= g * r
-            for j in range({n}):
+            for j in range({wide}):
                 R[i, j] -= g * F[c, j]
             for a in range({free}):
                 S[i, a] -= g * L[c, a]
@@ -262,14 +294,18 @@ class Condition(Differentiable):
 
     def source(self, name: str) -> str:
         """Text of the loops."""
-        return f"def {name}(mean, root, lean, z, H, E, m, R, S, F, K, w, L):{self._forward()}"
+        head = f"def {name}(mean, root, lean, z, H, E, m, new, S, F, K, w, L, R):"
+        return f"{head}{self._forward()}{_copied('R', 'new', self.n)}"
 
     def adjoint_source(self, name: str) -> str:
         """Text of the updates backwards, each undone."""
-        n, free, d, m = self.n, self.free, self.residuals, self.touched
+        n, free, d, m, wide = self.n, self.free, self.residuals, self.touched, self.columns
         return f"""
-def {name}(mean, root, lean, z, H, E, c_m, c_R, c_S, g_m, g_R, g_S, g_z, g_H, g_E, F, K, w, L, m, R, S, g_F, g_L, b_m, b_S):
+def {name}(
+    mean, root, lean, z, H, E, c_m, c_R, c_S, g_m, g_root, g_S, g_z, g_H, g_E, F, K, w, L, m, R, S, g_F, g_L, b_m, b_S, g_R
+):
 {self._forward()}
+{_zeros("g_R", n, n, wide)}
     for i in range({n}):
         g_m[i] = c_m[i]
         for j in range({n}):
@@ -283,7 +319,7 @@ def {name}(mean, root, lean, z, H, E, c_m, c_R, c_S, g_m, g_R, g_S, g_z, g_H, g_
         weight = w[c, 1]
         g_r = 0.0
         g_s = 0.0
-        for j in range({n}):
+        for j in range({wide}):
             g_F[j] = 0.0
         for a in range({free}):
             g_L[a] = 0.0
@@ -296,21 +332,21 @@ def {name}(mean, root, lean, z, H, E, c_m, c_R, c_S, g_m, g_R, g_S, g_z, g_H, g_
                 S[i, a] += k * L[c, a]
                 g -= g_S[i, a] * L[c, a]
                 g_L[a] -= k * g_S[i, a]
-            for j in range({n}):
+            for j in range({wide}):
                 g -= g_R[i, j] * F[c, j]
             g_s -= g * k * weight
             g = g * weight
-            for j in range({n}):
+            for j in range({wide}):
                 R[i, j] += k * F[c, j]
                 g_F[j] += g * R[i, j] - k * g_R[i, j]
                 g_R[i, j] += g * F[c, j]
-        for j in range({n}):
+        for j in range({wide}):
             g_F[j] += 2.0 * g_s * F[c, j]
         for i in range({m}):
             h = H[c, i]
             g = g_r * (m[i] - mean[i])
             e = 0.0
-            for j in range({n}):
+            for j in range({wide}):
                 g += R[i, j] * g_F[j]
                 g_R[i, j] += h * g_F[j]
             for a in range({free}):
@@ -327,6 +363,7 @@ def {name}(mean, root, lean, z, H, E, c_m, c_R, c_S, g_m, g_R, g_S, g_z, g_H, g_
         g_m[i] += b_m[i]
         for a in range({free}):
             g_S[i, a] += b_S[i, a]
+{_copied("g_R", "g_root", n)}
 """
 
     def compute(self, xp: Any, *arrays: Any) -> Sequence[Any]:

@@ -47,6 +47,10 @@ class Routine(Op):
         """Routine from its inputs and the cotangents of its outputs to the cotangents of its inputs."""
         raise NotImplementedError
 
+    def padded(self, multiple: int) -> Routine:
+        """Return the routine that goes through matrices in rows of a multiple of so many numbers, if that helps it."""
+        return self
+
     @property
     def symbol(self) -> str:
         """Name that no other routine has."""

@@ -18,7 +18,7 @@ from pm_sysid.recurrence.interpreted import NAMESPACE, print_phase
 from pm_sysid.recurrence.llvm import instructions, loops, machine_code, segments, threads, vector_math
 from pm_sysid.recurrence.llvm.instructions import phase_function
 from pm_sysid.recurrence.llvm.loops import FAULTS, Loops
-from pm_sysid.recurrence.llvm.segments import LANE_SEGMENT, SEGMENT, Call, Home, Segment, invariant, plan
+from pm_sysid.recurrence.llvm.segments import LANE_SEGMENT, ROW_VECTOR, SEGMENT, Call, Home, Segment, invariant, plan
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.symbolic import routines, scalars
 from pm_sysid.symbolic.routines import Routine
@@ -68,7 +68,9 @@ def forward_program(op: Recurrence, lanes: bool = False) -> Program:
         homes |= {v: Home("U", i, row=not (lanes and name == "start")) for i, v in enumerate(inputs)}
         targets: list[Home | None] = [Home("W", i) for i in range(nc)]
         targets += [Home("O", i, row=not lanes, accumulate=lanes) for i in range(op.n_outputs if name == "sample" else 0)]
-        segments, used = plan(phase.graph, homes, targets, "W", nc, LANE_SEGMENT if lanes else SEGMENT, known)
+        segments, used = plan(
+            phase.graph, homes, targets, "W", nc, LANE_SEGMENT if lanes else SEGMENT, known, 1 if lanes else ROW_VECTOR
+        )
         phases[name] = (segments, ("W", "P", "U", "O"))
         slots = max(slots, used)
     return Program(phases, slots, p_slots)
@@ -102,7 +104,9 @@ def reverse_program(op: Recurrence, lanes: bool = False) -> Program:
             None if isinstance(o, Constant) else Home("V", nc + i, accumulate=True) for i, o in enumerate(contributions)
         ]
         targets += [Home("G", i, row=not lanes) if first else None for i in range(phase.n_inputs)]
-        segments, used = plan(graph, homes, targets, "V", nc + n_params, LANE_SEGMENT if lanes else SEGMENT, known)
+        segments, used = plan(
+            graph, homes, targets, "V", nc + n_params, LANE_SEGMENT if lanes else SEGMENT, known, 1 if lanes else ROW_VECTOR
+        )
         phases[f"back_{name}"] = (segments, ("V", "W", "P", "U", "C", "G"))
         slots = max(slots, used)
     return Program(phases, slots, p_slots)

@@ -20,6 +20,8 @@ from pm_sysid.symbolic.routines import Routine
 SEGMENT = 1000
 #: The same where every value is a vector.
 LANE_SEGMENT = 1000
+#: Doubles in the vectors that LLVM makes of a row's; what is left of a row is done one by one, and often waits for the vectors.
+ROW_VECTOR = 8
 #: Entries in a row that are copied by a loop.
 ROW = 8
 
@@ -89,6 +91,7 @@ def plan(
     first_slot: int,
     length: int = SEGMENT,
     known: Set[Variable] = frozenset(),
+    multiple: int = 1,
 ) -> tuple[list[Segment | Call], int]:
     """Cut a graph into segments and calls of routines.
 
@@ -106,6 +109,8 @@ def plan(
         Array that holds values passed between segments, from entry ``first_slot`` on.
     length : int
         Operations in a segment.
+    multiple : int
+        Numbers of a row that routines do in one instruction.
 
     Returns
     -------
@@ -119,7 +124,7 @@ def plan(
     for k, part in enumerate(parts):
         for node in part:
             last_use.update(dict.fromkeys(node.inputs, k))
-    calls, reserved, slots = _arrays(parts, inputs, work, first_slot)
+    calls, reserved, slots = _arrays(parts, inputs, work, first_slot, multiple)
     wanted = [(o, home) for o, home in zip(graph.outputs, outputs, strict=True) if home and inputs.get(o) != home]
     occupant = {home: v for v, home in inputs.items()}
     copied = {o for o, _ in wanted if o not in made_in}
@@ -187,7 +192,7 @@ def _parts(nodes: Sequence[Apply], length: int) -> list[list[Apply]]:
 
 
 def _arrays(
-    parts: Sequence[Sequence[Apply]], inputs: Mapping[Variable, Home], work: str, slots: int
+    parts: Sequence[Sequence[Apply]], inputs: Mapping[Variable, Home], work: str, slots: int, multiple: int
 ) -> tuple[dict[int, _Arrays], dict[Variable, Home], int]:
     """Lay out the arrays of all routines: each in one piece, where its values are if they lie so, else in the work array.
 
@@ -197,14 +202,12 @@ def _arrays(
     homes = {v: home for v, home in inputs.items() if not home.row}
     reserved: dict[Variable, Home] = {}
     scratch = 0
-    for part in parts:
-        if isinstance(part[0].op, Routine):
-            scratch = max(scratch, sum(map(math.prod, part[0].op.scratch)))
+    routines = {k: part[0].op.padded(multiple) for k, part in enumerate(parts) if isinstance(part[0].op, Routine)}
+    for routine in routines.values():
+        scratch = max(scratch, sum(map(math.prod, routine.scratch)))
     scratch, slots = slots, slots + scratch
-    for k, part in enumerate(parts):
-        routine: Any = part[0].op
-        if not isinstance(routine, Routine):
-            continue
+    for k, routine in routines.items():
+        part = parts[k]
         arrays, places, values = [], [], iter(part[0].inputs)
         for shape in routine.reads:
             group = list(islice(values, math.prod(shape)))

@@ -17,6 +17,7 @@ from pm_sysid.symbolic.scalars import add, evaluate, mul, symbols
 
 ROUTINES = [
     Predict(2, 3, 2), Predict(3, 1, 0), Predict(4, 2, 1), Condition(6, 2, 2, 4), Condition(5, 0, 1, 5), Condition(7, 1, 3, 3),
+    Predict(2, 3, 2).padded(8), Predict(4, 1, 0).padded(4), Condition(6, 2, 2, 4).padded(8), Condition(5, 0, 1, 5).padded(4),
     Project(6, 3), Project(4, 4), Correct(5, 2), Correct(4, 0), Gram(4, 3), Gram(5, 0),
 ]  # fmt: skip
 
