@@ -3,7 +3,7 @@
 The masses are tied together by springs, and the first one to the ground; there is a cubic spring beside that one. A random
 force acts on the first mass, and accelerations are measured with noise of 2 %.
 
-- *three*: six unknowns (three springs, dashpots, cubic spring, noise), 1000 samples, NUTS by ``sample``.
+- *three*: six unknowns (three springs, dashpots, cubic spring, noise), 1000 samples, dense covariance, NUTS by ``sample``.
 - *hundred*: four unknowns (springs, dashpots, cubic spring, noise), 2000 samples, five sensors, a block of the covariance for
   each mass; NUTS by ``sample``.
 - *blocks*: rows of 3, 5 and 10 masses with a dense covariance and one in blocks, with few steps and with more: error of the
@@ -142,7 +142,7 @@ def hundred() -> dict[str, Any]:
     record = recorded(system, truth, 2000)
     begun = time.perf_counter()
     guess = {"k": 80.0, "c": 0.5, "k3_wall": 300.0}
-    # Two steps are what "auto" chooses; where it would choose more on the posterior, the verdict says so.
+    # "auto" takes two steps for prior draws, and four at the mode, which take twice as long: the verdict says what two cost.
     model = model_of(system, record, guess, sid.EK1(order=3, covariance="block"), 2)
     return by_nuts(model, truth, begun, draws=500, tune=100)
 

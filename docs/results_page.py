@@ -557,6 +557,37 @@ def growth(found: Mapping[str, Any]) -> str:
     return text
 
 
+def masses(found: Mapping[str, Any]) -> str:
+    """Posteriors of rows of masses by NUTS, and what blocks of the covariance cost."""
+    columns = {
+        "seconds": "seconds", "processor seconds": "processor seconds", "ms a gradient": "ms a gradient",
+        "gradients of the draws": "gradients of the draws", "effective draws": "effective draws", "R-hat": "R-hat",
+    }  # fmt: skip
+    names = {"three": "three masses, dense", "hundred": "a hundred masses, in blocks"}
+    runs = {names[key]: found[key] for key in names if key in found}
+    rows = [[name, *(number(run[c], 4) for c in columns)] for name, run in runs.items()]
+    inside = "; ".join(
+        f"{name}: " + ", ".join(f"{p} {share:.2f}" for p, share in run["probability below the truth"].items())
+        for name, run in runs.items()
+    )
+    text = (
+        "NUTS in a fresh process with nothing compiled, four chains on two cores; seconds contain the search for the mode and "
+        "compilation. The machine had other work: processor time counts all processes.\n\n"
+        + table(["", *columns.values()], rows)
+        + f"\nShare of the posterior below the truth. {inside}.\n"
+    )
+    for name, run in runs.items():
+        text += f"\nVerdict on {name}: {run['verdict']}\n"
+    if "blocks" in found:
+        kinds = ("log-likelihood", "shift", "sd ratio, least", "sd ratio, largest")
+        text += (
+            "\nError of the log-likelihood at the exact mode (nats), shift of the mode in posterior standard deviations (the "
+            "largest of all unknowns), and ratios of the standard deviations, against white noise around accurate runs:\n\n"
+            + table(["", *kinds], [[case, *(number(row[k]) for k in kinds)] for case, row in found["blocks"].items()])
+        )
+    return text
+
+
 def specimens(found: Mapping[str, Any]) -> str:
     """Errors of an isolator that was hardly measured, by how the others were pooled."""
     rows = []
@@ -855,6 +886,7 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
     ),
     ("Benchmark: unknown forces", "benchmarks/latent.py", "benchmarks/results/latent.json", "how_to/unknown_forces.md", latent),
     ("Benchmark: many coordinates", "benchmarks/growth.py", "benchmarks/results/growth.json", "speed.md", growth),
+    ("Benchmark: masses in a row", "benchmarks/masses.py", "benchmarks/results/masses.json", "how_to/structures.md", masses),
     ("Benchmark: a changed equation", "benchmarks/compile.py", "benchmarks/results/compile.json", "speed.md", compilation),
     ("Benchmark: large problems", "benchmarks/load.py", "benchmarks/results/load.json", "speed.md", load),
     ("Benchmark: stiff systems", "benchmarks/stiff.py", "benchmarks/results/stiff.json", "how_to/stiff.md", stiff),
