@@ -3,14 +3,15 @@
 The masses are tied together by springs, and the first one to the ground; there is a cubic spring beside that one. A random
 force acts on the first mass, and accelerations are measured with noise of 2 %.
 
-- *three*: six unknowns (three springs, dashpots, cubic spring, noise), 1000 samples, dense covariance, NUTS by ``sample``.
+- *three*: six unknowns (three springs, dashpots, cubic spring, noise), 1000 samples, NUTS by ``sample``, with a dense
+  covariance and in blocks.
 - *hundred*: four unknowns (springs, dashpots, cubic spring, noise), 2000 samples, five sensors, a block of the covariance for
   each mass; NUTS by ``sample``.
 - *blocks*: rows of 3, 5 and 10 masses with a dense covariance and one in blocks, with few steps and with more: error of the
   log-likelihood, and how far the posterior moves.
 
 The first two run in a fresh process with an empty folder of compiled code; seconds begin before the model is written down and
-contain compilation, but no imports. Run: ``uv run benchmarks/masses.py [--only three hundred blocks]``.
+contain compilation, but no imports. Run: ``uv run benchmarks/masses.py [--only three hundred]``.
 """
 
 from __future__ import annotations
@@ -125,14 +126,14 @@ def diagnostics(posterior: Any, names: list[str]) -> dict[str, float]:
     }
 
 
-def three() -> dict[str, Any]:
+def three(covariance: Any = "dense") -> dict[str, Any]:
     """Three masses with unknown springs."""
     truth = {"k_1": 95.0, "k_2": 112.0, "k_3": 102.0, "c": 0.25, "k3_wall": 500.0}
     system = row_of_masses(3, [0, 1, 2], own_springs=True)
     record = recorded(system, truth, 1000)
     begun = time.perf_counter()
     guess = {"k_1": 80.0, "k_2": 80.0, "k_3": 80.0, "c": 0.5, "k3_wall": 300.0}
-    return by_nuts(model_of(system, record, guess, sid.EK1(order=4)), truth, begun, draws=300, tune=100)
+    return by_nuts(model_of(system, record, guess, sid.EK1(order=4, covariance=covariance)), truth, begun, draws=300, tune=100)
 
 
 def hundred() -> dict[str, Any]:
@@ -206,7 +207,7 @@ def compared(exact: sid.Mode, reference: sid.Target, mode: sid.Mode, target: sid
 
 # -- measuring -----------------------------------------------------------------------------------------------------------
 
-CASES = {"three": three, "hundred": hundred, "blocks": blocks}
+CASES = {"three": three, "three in blocks": lambda: three("block"), "hundred": hundred, "blocks": blocks}
 
 
 def in_process(case: str) -> dict[str, Any]:

@@ -563,7 +563,7 @@ def masses(found: Mapping[str, Any]) -> str:
         "seconds": "seconds", "processor seconds": "processor seconds", "ms a gradient": "ms a gradient",
         "gradients of the draws": "gradients of the draws", "effective draws": "effective draws", "R-hat": "R-hat",
     }  # fmt: skip
-    names = {"three": "three masses, dense", "hundred": "a hundred masses, in blocks"}
+    names = {"three": "three masses, dense", "three in blocks": "three, in blocks", "hundred": "a hundred, in blocks"}
     runs = {names[key]: found[key] for key in names if key in found}
     rows = [[name, *(number(run[c], 4) for c in columns)] for name, run in runs.items()]
     inside = "; ".join(
