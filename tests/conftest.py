@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,19 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+#: What the random numbers of each test module start with.
+_BEGINNINGS: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers(request: pytest.FixtureRequest) -> None:
+    """A module's generator starts anew for each test: which tests ran before it in the same process changes nothing."""
+    generator = getattr(getattr(request.node, "module", None), "RNG", None)
+    if generator is not None:
+        state = _BEGINNINGS.setdefault(request.node.module.__name__, generator.bit_generator.state)
+        generator.bit_generator.state = state
 
 
 #: Folders and files whose subject is what PyTensor compiles by numba, or how fast it is.

@@ -149,7 +149,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-import support.numpy_functions
+from support import numpy_functions; numpy_functions.use()
 import pm_sysid as sid
 from support.tiny_abc import OPTIONS, models, same
 here = sid.sample_abc_ns(models(), 200, **OPTIONS)

@@ -210,7 +210,7 @@ SCRIPT = """
 import sys, time
 sys.path.insert(0, {tests!r})
 import numpy as np, pymc as pm
-import support.numpy_functions
+from support import numpy_functions; numpy_functions.use()
 import pm_sysid as sid
 from pm_sysid.sampling.abc import nested_sampling as abc_ns
 from pm_sysid.sampling.annealing import draw_log as journal

@@ -211,7 +211,7 @@ SCRIPT = """
 import sys, time, numpy as np, pm_sysid as sid
 from pm_sysid.sampling.smc import ibis
 sys.path.insert(0, {tests!r})
-import support.numpy_functions
+from support import numpy_functions; numpy_functions.use()
 from support.line import line
 slow = float(sys.argv[3])
 step = ibis.IBIS.step
@@ -292,7 +292,7 @@ from pathlib import Path
 import numpy as np, xarray as xr, pm_sysid as sid
 from pm_sysid.sampling.smc import ibis
 sys.path.insert(0, {tests!r})
-import support.numpy_functions
+from support import numpy_functions; numpy_functions.use()
 from support.line import line
 
 step, folder = ibis.IBIS.step, Path(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Functions of PyTensor in NumPy for a script in a process of its own, which imports this first, as in the tests around it."""
+"""Functions of PyTensor in NumPy for a script in a process of its own, as in the tests around it."""
 
 from __future__ import annotations
 
@@ -6,4 +6,7 @@ import pytensor
 
 from pm_sysid.recurrence.functions import numpy_mode
 
-pytensor.config.mode = numpy_mode()
+
+def use() -> None:
+    """From now on, in this process. Importing this file changes nothing: pytest imports it to look for doctests."""
+    pytensor.config.mode = numpy_mode()

@@ -17,12 +17,12 @@ from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.residual_tests import correlation, residual_tests
 from pm_sysid.records.timeseries import TimeSeries
 
-rng = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 T = 200
 TIME = np.arange(T) / 100
 TRUE = np.stack([np.sin(9 * TIME), np.cos(9 * TIME)], axis=1)
-RECORD = TimeSeries(TIME, y=TRUE + 0.05 * rng.normal(size=(T, 2)), outputs=("z", "v"))
-DRAWS = TRUE * (1 + 0.02 * rng.normal(size=(4, 25, 1, 1)))
+RECORD = TimeSeries(TIME, y=TRUE + 0.05 * RNG.normal(size=(T, 2)), outputs=("z", "v"))
+DRAWS = TRUE * (1 + 0.02 * RNG.normal(size=(4, 25, 1, 1)))
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +143,7 @@ def test_fit_needs_outputs():
 
 
 def test_correlation_with_missing_values():
-    a, b = rng.normal(size=(2, 40))
+    a, b = RNG.normal(size=(2, 40))
     a[[3, 17]] = b[9] = np.nan
     x, y = ((v - np.nanmean(v)) / np.nanstd(v) for v in (a, b))
     r, pairs = correlation(a, b, [-2, 0, 5])
@@ -153,7 +153,7 @@ def test_correlation_with_missing_values():
 
 
 def test_ljung_box_is_the_textbook_statistic():
-    e = rng.normal(size=300)
+    e = RNG.normal(size=300)
     x = e - e.mean()
     r = np.array([x[k:] @ x[:-k] / (x @ x) for k in range(1, 11)])
     tests = residual_tests(e, lags=10)
@@ -166,8 +166,8 @@ def test_ljung_box_is_the_textbook_statistic():
 def test_p_values_of_noise_with_gaps_are_uniform():
     p = []
     for _ in range(150):
-        e, u = rng.normal(size=(2, 400))
-        e[rng.random(400) < 0.2] = np.nan
+        e, u = RNG.normal(size=(2, 400))
+        e[RNG.random(400) < 0.2] = np.nan
         tests = residual_tests(e, u, lags=15)
         p.append((tests.ljung_box_p, tests.cross_p, tests.jarque_bera_p))
     for test in range(2):
@@ -176,7 +176,7 @@ def test_p_values_of_noise_with_gaps_are_uniform():
 
 
 def test_verdicts():
-    e, u = rng.normal(size=(2, 3000))
+    e, u = RNG.normal(size=(2, 3000))
     good = repr(residual_tests(e, u))
     assert all(verdict in good for verdict in ("  white", "  independent of the input", "  normal"))
     assert "not white" in repr(residual_tests(e[1:] + e[:-1]))
@@ -189,7 +189,7 @@ def test_verdicts():
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_residual_panels(missing):
-    e, u = rng.normal(size=(2, 500))
+    e, u = RNG.normal(size=(2, 500))
     if missing:
         e[40:60] = np.nan
     axes = plot_residuals(e, u=u, fs=50.0, lags=20)
@@ -212,7 +212,7 @@ def test_residual_panels(missing):
 
 
 def test_residual_panels_without_input_or_standardisation():
-    axes = plot_residuals(3 + 0.01 * rng.normal(size=100), lags=10, standardised=False, axes=plt.subplots(2, 2)[1])
+    axes = plot_residuals(3 + 0.01 * RNG.normal(size=100), lags=10, standardised=False, axes=plt.subplots(2, 2)[1])
     assert axes[1, 0].texts[0].get_text() == "no input" and axes[0, 0].get_ylabel() == "residual"
     assert [artist.get_ydata()[0] for artist in axes[0, 0].lines[1:]] == pytest.approx([2.98, 3.02], abs=0.01)
 
@@ -243,11 +243,11 @@ def pooled(values, *dims):
 
 
 POSTERIOR = {
-    "m": pooled(rng.normal(1, 0.01, (2, 500))),
-    "zeta": pooled(np.abs(rng.normal(0, 0.02, (2, 500, 2))), "mode"),
-    "y_hat": pooled(rng.normal(size=(2, 500, 3)), "y_time"),
+    "m": pooled(RNG.normal(1, 0.01, (2, 500))),
+    "zeta": pooled(np.abs(RNG.normal(0, 0.02, (2, 500, 2))), "mode"),
+    "y_hat": pooled(RNG.normal(size=(2, 500, 3)), "y_time"),
 }
-PRIOR = {"m": pooled(rng.normal(1, 0.5, (1, 400))), "zeta": pooled(np.abs(rng.normal(0, 0.03, (1, 400, 2))), "mode")}
+PRIOR = {"m": pooled(RNG.normal(1, 0.5, (1, 400))), "zeta": pooled(np.abs(RNG.normal(0, 0.03, (1, 400, 2))), "mode")}
 
 
 def test_prior_posterior_panels():
@@ -265,7 +265,7 @@ def test_prior_posterior_panels():
 
 
 def test_a_prior_that_would_lie_on_the_axis_is_neither_drawn_nor_promised():
-    flat = {"m": pooled(rng.normal(1, 5.0, (1, 400))), "zeta": PRIOR["zeta"]}
+    flat = {"m": pooled(RNG.normal(1, 5.0, (1, 400))), "zeta": PRIOR["zeta"]}
     (m,) = plot_prior_posterior(tree(posterior=POSTERIOR, prior=flat), var_names="m")
     assert "times wider" in m.get_title() and [one.get_label() for one in m.lines] == ["posterior"]
     assert [text.get_text() for text in m.figure.legends[0].get_texts()] == ["posterior"]
@@ -288,7 +288,7 @@ def test_densities_integrate_to_one_and_stop_at_bounds():
 
 
 def test_prior_posterior_layout_and_given_axes():
-    vector = tree(posterior={"a": pooled(rng.normal(size=(1, 50, 5)), "k")})
+    vector = tree(posterior={"a": pooled(RNG.normal(size=(1, 50, 5)), "k")})
     panels = plot_prior_posterior(vector)
     assert len(panels) == 5 and len(panels[0].figure.axes) == 6
     _, given = plt.subplots(1, 5)

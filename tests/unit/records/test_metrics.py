@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 
 from pm_sysid.records.metrics import fit_percent, nrmse, rmse
 
-rng = np.random.default_rng(0)
-Y, DRAWS = rng.normal(size=(50, 2)), rng.normal(size=(3, 4, 50, 2))
+RNG = np.random.default_rng(0)
+Y, DRAWS = RNG.normal(size=(50, 2)), RNG.normal(size=(3, 4, 50, 2))
 
 
 def formula_rmse(y, yhat):

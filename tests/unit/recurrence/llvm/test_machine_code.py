@@ -21,7 +21,7 @@ SCRIPT = """
 import os, sys
 import numpy as np
 import pytensor
-import support.numpy_functions
+from support import numpy_functions; numpy_functions.use()
 from pm_sysid.recurrence.llvm import machine_code
 from support.recurrences import ARGUMENTS, COTANGENTS, filter_case, pulled
 compiled = []
