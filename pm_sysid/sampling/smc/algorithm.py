@@ -19,7 +19,8 @@ from pm_sysid.sampling.smc.evidence import Estimate, bridge, importance, joined
 from pm_sysid.sampling.smc.moves import Moves, differences, differences_within, independent_chains, memory
 from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
 from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds, moments
-from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, normalised, systematic
+from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, evenly, normalised, systematic
+from pm_sysid.sampling.smc.strata import Strata, log_raise
 
 _log = logging.getLogger("pm_sysid")
 
@@ -46,6 +47,8 @@ WALKS, FORGOTTEN = 6, 0.2
 #: Largest error of the log evidence that the last stage leaves as it is, rounds of proposals that may lower it, and how
 #: many draws there are for each particle then.
 GOOD_ERROR, ROUNDS, MANY = 0.2, 3, 4
+#: Particles of a stage that are remembered, most stages, and draws for each particle around what is remembered.
+REMEMBERED, STAGES, AROUND = 64, 40, 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +113,9 @@ class Sequential:
             chain=np.arange(count),
             family=np.arange(count),
             log_weights=np.zeros(count),
+            moved_weights=np.zeros(count),
+            region=np.zeros(count, dtype=int),
+            remembered=np.empty((0, self.target.size)),
             sizes=np.array([float(count)]),
             n=start.n,
             fraction=0.0,
@@ -120,6 +126,8 @@ class Sequential:
             variance=start.variance,
             log_product=start.log_evidence,
             product_variance=start.variance,
+            log_around=np.nan,
+            around_variance=np.nan,
             log_mass=mass.log,
             mass_error=mass.error,
             ess=float(count),
@@ -164,6 +172,12 @@ class Sequential:
             return x[None]
         return x.reshape(-1, length, x.shape[1])
 
+    @staticmethod
+    def even(state: SequentialState) -> np.ndarray:
+        """Particles (N, d) that count alike: draws from the posterior given what has been taken in."""
+        x = state.particles.x
+        return x[evenly(normalised(state.log_weights))] if state.log_weights.any() else x
+
     def path(self, state: SequentialState) -> np.ndarray:
         """Effective size, at most that of ``draws``, at evenly spaced samples of the stage."""
         last = len(state.sizes) - 1
@@ -181,7 +195,8 @@ class Sequential:
             If no particle can explain the samples.
         """
         count = len(state.particles.x)
-        state = state._replace(stage=state.stage + 1, log_weights=np.zeros(count), sizes=np.array([float(count)]))
+        moved = state.moved_weights
+        state = state._replace(stage=state.stage + 1, log_weights=moved, sizes=np.array([float(effective_size(moved))]))
         if state.fraction:
             state = self._temper(state)
         enough = True
@@ -194,7 +209,7 @@ class Sequential:
                 f"every particle has a likelihood of zero at sample {state.n}: no draw of the prior can explain the record up "
                 "to there. Check units, input and priors (pm.sample_prior_predictive shows what they expect)."
             )
-        variance = cluster_variance(state.log_weights, state.family)
+        variance = cluster_variance(state.log_weights, state.moved_weights, state.family)
         return state._replace(
             ess=min(float(effective_size(state.log_weights)), float(self.draws)),
             variance=state.variance + variance,
@@ -225,7 +240,7 @@ class Sequential:
         k = count if below.size == 0 else int(below[0])
         state = state._replace(look_ahead=2 * count if k == count else max(LEAST_LOOK, k))
         if k == 0:
-            if np.all(state.log_weights == 0.0):
+            if np.array_equal(state.log_weights, state.moved_weights):
                 particles = particles._replace(next_log_likelihood=increments[:, 0])
                 state = self._temper(state._replace(particles=particles))
             return state, False
@@ -251,9 +266,10 @@ class Sequential:
         possible = following[following > -np.inf]
         if not len(possible):
             return state._replace(log_weights=np.full(len(following), -np.inf))
-        enough = self.threshold * min(self.draws, len(possible))
-        step = max(bisect(lambda a: float(effective_size(a * possible)) >= enough, 0.0, rest), 1e-12 * rest)
-        log_weights = step * following
+        moved = state.moved_weights[following > -np.inf]
+        enough = self.threshold * min(self.draws, float(effective_size(moved)))
+        step = max(bisect(lambda a: float(effective_size(moved + a * possible)) >= enough, 0.0, rest), 1e-12 * rest)
+        log_weights = state.moved_weights + step * following
         sizes = np.append(state.sizes, effective_size(log_weights))
         state = state._replace(log_weights=log_weights, sizes=sizes, fraction=state.fraction + step)
         if step < rest:
@@ -295,27 +311,64 @@ class Sequential:
         The independent proposals of the moves are draws for importance sampling as well: where they fit the posterior the log
         evidence is set to what they say.
         """
-        weights, count = normalised(state.log_weights), self.draws
+        # The mixture is fitted to particles as they were visited, and to those of every region where there were some: one that
+        # the last samples have left little of keeps a component.
+        posterior, visited, count = normalised(state.log_weights), state.log_weights - state.moved_weights, self.draws
+        found = normalised(visited + log_raise(state.region, normalised(visited))[state.region])
         if len(state.particles.x) > FITTED:
-            picked = systematic(weights, FITTED, rng)
+            picked = systematic(found, FITTED, rng)
             proposal = Mixture.fit(state.particles.x[picked], np.full(FITTED, 1 / FITTED), self.moves.freedom, rng)
         else:
-            proposal = Mixture.fit(state.particles.x, weights, self.moves.freedom, rng)
+            proposal = Mixture.fit(state.particles.x, found, self.moves.freedom, rng)
+        last = self.finished(state)
+        strata = Strata.level(proposal) if last else Strata.of(proposal, state.particles.x, posterior)
+        before = state._replace(log_weights=state.log_weights + strata.log_tilt(state.particles.x))
+        weights = normalised(before.log_weights)
         chains = -(-count // self.moves.chain_length) if self.moves.waste_free else count
-        before = state
-        state, estimate = self._independent(state, proposal, systematic(weights, chains, rng), rng)
+        state, estimate = self._independent(state, strata, systematic(weights, chains, rng), rng)
         fits = estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
         if state.accept_rate < self.moves.min_acceptance or not fits:
             # From as many particles as there are: the few chains of waste-free moves lose modes that proposals do not reach.
-            state = self._walk(state, before, proposal, systematic(weights, count, rng), rng)
-        if self.finished(state):
+            state = self._walk(state, before, strata, systematic(weights, count, rng), rng)
+        if last:
             state, estimate = self._conclude(state, estimate, fits, rng)
             fits = True
         if fits and np.isfinite(estimate.value):
             state = state._replace(
                 log_evidence=estimate.value - state.log_mass, variance=estimate.error**2 + state.mass_error**2
             )
-        return state._replace(log_weights=np.zeros(len(state.particles.x)))
+        if last and len(state.remembered):
+            state = self._look_around(state, rng)
+        moved = -strata.log_tilt(state.particles.x)
+        moved = moved - scipy.special.logsumexp(moved) + np.log(len(moved))
+        state = state._replace(log_weights=moved, moved_weights=moved, region=proposal.nearest(state.particles.x))
+        if not state.walks or last or 2 * state.n < self.target.n_samples:
+            return state
+        # Where proposals fit poorly, particles are remembered for a look around in the end.
+        some = state.particles.x[rng.integers(len(moved), size=REMEMBERED)]
+        return state._replace(remembered=np.concatenate([state.remembered, some])[-STAGES * REMEMBERED :])
+
+    def _look_around(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
+        """The finished state, with the log evidence by draws around the particles of earlier stages.
+
+        A region that particles have lost on the way is in no proposal that follows the last ones, and what follows them gives
+        the evidence of the rest with a small error. The proposal for this is not fitted to its own draws, which would lose the
+        region again. Of the two estimates the more certain one is taken, with an error of at least their distance.
+        """
+        x = np.concatenate([state.remembered, state.particles.x])
+        proposal = Mixture.fit(x, np.full(len(x), 1 / len(x)), self.moves.freedom, rng)
+        state, drawn = self._evaluate(state, proposal.draw(AROUND * self.draws, rng))
+        found = importance(self._log_ratio(state, drawn, proposal))
+        if not found.believable:
+            return state
+        around, variance = found.value - state.log_mass, found.error**2 + state.mass_error**2
+        value = around if variance < state.variance else state.log_evidence
+        return state._replace(
+            log_around=around,
+            around_variance=variance,
+            log_evidence=value,
+            variance=max(min(variance, state.variance), (around - state.log_evidence) ** 2),
+        )
 
     def _particles(self, x: np.ndarray, n: int, fraction: float, diffusion_samples: int) -> Particles:
         """Particles under the target given the first n samples and a fraction of the next."""
@@ -346,16 +399,17 @@ class Sequential:
         return ratio
 
     def _independent(
-        self, state: SequentialState, proposal: Mixture, ancestors: np.ndarray, rng: np.random.Generator
+        self, state: SequentialState, strata: Strata, ancestors: np.ndarray, rng: np.random.Generator
     ) -> tuple[SequentialState, Estimate]:
         """Independent Metropolis-Hastings chains; all proposals are evaluated in one batch."""
+        proposal = strata.mixture
         M, steps, count = len(ancestors), self.moves.chain_length, self.draws
         moved = steps - 1 if self.moves.waste_free else steps
         state, drawn = self._evaluate(state, proposal.draw(M * max(moved, 1), rng))
         everything = state.particles.join(drawn)
         ratio = self._log_ratio(state, everything, proposal)
         N = len(state.particles.x)
-        chains = independent_chains(ancestors, ratio, N, rng)
+        chains = independent_chains(ancestors, ratio + strata.log_tilt(everything.x), N, rng)
         # Chain by chain, in a random order of the chains: neighbours are what depends on each other.
         order = rng.permutation(M)
         rows = chains.source.reshape(-1, M)[:, order] if self.moves.waste_free else chains.source[-M:][order][None]
@@ -376,15 +430,15 @@ class Sequential:
         return state, estimate
 
     def _walk(
-        self, state: SequentialState, before: SequentialState, proposal: Mixture, index: np.ndarray, rng: np.random.Generator
+        self, state: SequentialState, before: SequentialState, strata: Strata, index: np.ndarray, rng: np.random.Generator
     ) -> SequentialState:
         """Steps of particles resampled from before the moves, until they have forgotten where they were.
 
         In turn: independent proposals, which lead from one mode to another; differences of any two particles; and differences
-        within the particle's component of ``proposal``, for modes that are narrower than others.
+        within the particle's region, for modes that are narrower than others.
         """
-        at, N = before.particles.take(index), len(index)
-        reference, density = at.x, self._log_target(state, at)
+        proposal, at, N = strata.mixture, before.particles.take(index), len(index)
+        reference, density = at.x, self._log_target(state, at) + strata.log_tilt(at.x)
         _, root = moments(reference, np.full(N, 1 / N))
         whitened = np.linalg.inv(root).T
         own = group = proposal.nearest(reference)
@@ -403,7 +457,8 @@ class Sequential:
                 else:
                     x = at.x + differences_within(reference, own, group, rng)
                 state, new = self._evaluate(state, x)
-                new_density, new_group = self._log_target(state, new), proposal.nearest(x)
+                new_group = proposal.nearest(x)
+                new_density = self._log_target(state, new) + strata.log_raise[new_group]
                 with np.errstate(invalid="ignore"):
                     gain = new_density - density
                 new_at = independent.logpdf(x, fold)

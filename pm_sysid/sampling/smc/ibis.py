@@ -44,6 +44,8 @@ STATISTICS = {
     "log_evidence_se": float,
     "log_product": float,
     "log_product_se": float,
+    "log_around": float,
+    "log_around_se": float,
 }
 #: Columns of the progress bar.
 COLUMNS = {"sample": "Samples", "ess": "ESS", "accepted": "Accept", "evidence": "log Z"}
@@ -235,7 +237,7 @@ class IBIS(SMC_KERNEL):
             self._save(self.file)
             if self.sequential.finished(self.state):
                 self.file.release()
-        return {**stats, "particles": self.state.particles.x} if self.store_stages else stats
+        return {**stats, "particles": self.sequential.even(self.state)} if self.store_stages else stats
 
     def mutate(self) -> None:
         """Part of :meth:`step`."""
@@ -260,6 +262,8 @@ class IBIS(SMC_KERNEL):
             "log_evidence_se": float(np.sqrt(state.variance)),
             "log_product": state.log_product,
             "log_product_se": float(np.sqrt(state.product_variance)),
+            "log_around": state.log_around,
+            "log_around_se": float(np.sqrt(state.around_variance)),
             "ess_path": self.sequential.path(state),
         }
 
@@ -336,7 +340,7 @@ class IBIS(SMC_KERNEL):
         arrays, numbers = self.state.parts()
         saved = Saved(arrays, numbers, self._identity, self.stages, dict(self.rng.bit_generator.state))
         try:
-            file.save(saved, self.state.particles.x if self.store_stages else None)
+            file.save(saved, self.sequential.even(self.state) if self.store_stages else None)
         except OSError as error:
             _log.warning("IBIS: the checkpoint in %s could not be written (%s); the run goes on.", file.folder, error)
 

@@ -82,8 +82,13 @@ class SequentialState(NamedTuple):
         Which Markov chain of the last moves a particle is a state of.
     family : array of int, shape (N,)
         Which chain of the moves before its ancestor was a state of: particles of a family depend on each other.
-    log_weights : array, shape (N,)
-        Zero after a move.
+    log_weights, moved_weights : array, shape (N,)
+        Logarithms of weights of mean one; now, and after the last move, where they are zero unless regions of little weight
+        were visited more often than they are due.
+    region : array of int, shape (N,)
+        Component of the last moves' proposals to which a particle is nearest.
+    remembered : array, shape (m, d)
+        Particles of earlier stages whose proposals fitted poorly.
     sizes : array
         Effective sample sizes since the last move, one for each sample or fraction of a sample taken in.
     n : int
@@ -101,6 +106,8 @@ class SequentialState(NamedTuple):
         weights since.
     log_product, product_variance : float
         Log of the product of all mean weights, and its variance.
+    log_around, around_variance : float
+        Log evidence by draws around the particles of earlier stages, and its variance; NaN where that was not looked at.
     log_mass, mass_error : float
         Logarithm of the share of the prior that the model's potentials leave, and its standard error.
     ess : float
@@ -122,6 +129,9 @@ class SequentialState(NamedTuple):
     chain: np.ndarray
     family: np.ndarray
     log_weights: np.ndarray
+    moved_weights: np.ndarray
+    region: np.ndarray
+    remembered: np.ndarray
     sizes: np.ndarray
     n: int
     fraction: float
@@ -132,6 +142,8 @@ class SequentialState(NamedTuple):
     variance: float
     log_product: float
     product_variance: float
+    log_around: float
+    around_variance: float
     log_mass: float
     mass_error: float
     ess: float

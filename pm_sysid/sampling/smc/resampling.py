@@ -31,17 +31,24 @@ def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.
     return index
 
 
-def cluster_variance(log_weights: np.ndarray, family: np.ndarray) -> float:
-    """Relative variance of a mean weight over particles of which those of one family depend on each other.
+def evenly(weights: np.ndarray) -> np.ndarray:
+    """Indices of as many particles as there are, resampled without chance, for what is read and not gone on from."""
+    arrows = (0.5 + np.arange(len(weights))) / len(weights)
+    index: np.ndarray = np.minimum(np.searchsorted(np.cumsum(weights), arrows, side="right"), len(weights) - 1)
+    return index
+
+
+def cluster_variance(log_weights: np.ndarray, before: np.ndarray, family: np.ndarray) -> float:
+    """Relative variance of what the mean weight has grown by, over particles of which those of one family depend on each other.
 
     Parameters
     ----------
-    log_weights : array, shape (N,)
+    log_weights, before : array, shape (N,)
+        Now, and where the mean began.
     family : array of int, shape (N,)
         Which ancestor a particle descends from since the last resampling.
     """
-    weights = np.exp(log_weights - scipy.special.logsumexp(log_weights))
-    sums = np.bincount(family, weights - 1 / len(weights))
+    sums = np.bincount(family, normalised(log_weights) - normalised(before))
     return float(np.sum(sums**2))
 
 

@@ -28,6 +28,7 @@ from pm_sysid.sampling.executors import Execution, backend, workers
 from pm_sysid.sampling.smc.algorithm import MOST
 from pm_sysid.sampling.smc.ibis import IBIS, ChainTask, FinishedChain
 from pm_sysid.sampling.smc.particle_state import Start
+from pm_sysid.sampling.smc.resampling import evenly, normalised
 from pm_sysid.sampling.smc.stages import disagree, doubts, final, one_after_the_other, regular, stages
 from pm_sysid.storage import check_seed, locked, read_chains, read_settings, write_settings
 
@@ -87,9 +88,10 @@ def sample_ibis(
         their largest weights: small and above 0.7 where they do not fit the posterior), ``components`` of these proposals,
         ``walks`` (steps that took their place where they fitted badly), ``memory`` (correlation with where particles were),
         ``survivors`` (fewest particles for which a sample was possible), ``evaluations`` (sample likelihoods so far),
-        ``log_evidence`` and ``log_evidence_se``, ``log_product`` and ``log_product_se`` (of the mean weights), and PyMC's
-        ``log_marginal_likelihood``; with ``store_stages=True`` also ``stages``: the posterior given the samples up to each
-        stage's ``time_index``, dims (chain, stage, draw). The attribute ``doubt`` of ``sample_stats`` says in words what
+        ``log_evidence`` and ``log_evidence_se``, ``log_product`` and ``log_product_se`` (of the mean weights),
+        ``log_around`` and ``log_around_se`` (by draws around particles of earlier stages, where proposals fitted poorly), and
+        PyMC's ``log_marginal_likelihood``; with ``store_stages=True`` also ``stages``: the posterior given the samples up to
+        each stage's ``time_index``, dims (chain, stage, draw). The attribute ``doubt`` of ``sample_stats`` says in words what
         speaks against the result; :func:`log_evidence` repeats it.
 
     Notes
@@ -242,7 +244,7 @@ def load_checkpoint(folder: str | os.PathLike[str], *, model: pm.Model | None = 
             f"the checkpoint has the variables {saved[0].settings.get('variables')}, the model {coordinates.labels}; give the "
             "model of the run."
         )
-    particles = np.stack([s.arrays["x"] for s in saved])
+    particles = np.stack([s.arrays["x"][evenly(normalised(s.arrays["log_weights"]))] for s in saved])
     sample_stats = regular({k: [[stage[k] for stage in s.stages] for s in saved] for k in saved[0].stages[0]})
     posterior = coordinates.dataset(particles, ["chain", "draw"])
     return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": sample_stats})

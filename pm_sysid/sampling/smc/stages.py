@@ -20,6 +20,8 @@ GOOD_K = 0.7
 FAR, LEAST_APART, LEAST_FAR, LEAST_LOST = 4.0, 0.1, 2.0, 0.5
 #: Correlation left by the last moves from which on particles have hardly moved.
 STUCK = 0.5
+#: Share of the stages of the record's second half in which particles may hardly move.
+MOSTLY = 0.4
 #: Effective fraction of independent proposals from which on they fit a posterior well.
 GOOD_FIT = 0.25
 #: Survivors of one sample that are too few to explore from.
@@ -129,7 +131,7 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
     if "log_evidence_se" in found:
         error = float(np.fmax(error, np.sqrt(np.mean(final(found)["log_evidence_se"].values ** 2))))
     reasons = [str(found.attrs["doubt"])] if found.attrs.get("doubt") else []
-    reasons += [reason for reason in doubts(found) if reason not in reasons]
+    reasons += [reason for reason in doubts(found) if reason not in " ".join(reasons)]
     return Evidence(
         float(scipy.special.logsumexp(chains) - np.log(chains.size)), error / np.sqrt(chains.size), chains, " ".join(reasons)
     )
@@ -163,6 +165,11 @@ def doubts(statistics: xr.Dataset) -> list[str]:
             f"{value[np.argmax(away)]:.2f}: on the way the particles did not follow the posterior. Take more "
             f"draws{', and more than one chain' if len(value) < 2 else ''}."
         )
+    if "log_around" in last and np.any(np.isfinite(last["log_around"].values) & (error > LEAST_LOST)):
+        reasons.append(
+            f"Draws around the particles of earlier stages and those of the last one differ by {np.max(error):.2f} in log "
+            "evidence: a region of the posterior may have been lost on the way. Take more draws."
+        )
     if np.any(last["pareto_k"].values > GOOD_K):
         reasons.append(
             f"No independent proposal fits the posterior (Pareto k {np.nanmax(last['pareto_k'].values):.2f}), and the evidence "
@@ -173,12 +180,26 @@ def doubts(statistics: xr.Dataset) -> list[str]:
             f"The particles of the last stage have hardly moved (correlation {np.nanmax(last['memory'].values):.2f} with where "
             "they were): the draws are fewer than they seem. Take more draws, or other parameters."
         )
+    sticking = held(statistics)
+    if np.any(sticking > MOSTLY):
+        reasons.append(
+            f"The particles have hardly moved in {np.max(sticking):.0%} of the stages of the record's second half: a region of "
+            "the posterior may have been lost on the way. Take more draws, or other parameters, and compare several seeds."
+        )
     if np.any(last["survivors"].values < FEW):
         reasons.append(
             f"A sample was possible for {int(np.nanmin(last['survivors'].values))} particles only, from which all others "
             "descend. Take more draws, or priors that exclude what cannot be."
         )
     return reasons
+
+
+def held(statistics: xr.Dataset) -> np.ndarray:
+    """Share of each chain's stages, in the second half of its record, whose moves have left particles where they were."""
+    n, memory = statistics["time_index"].values, statistics["memory"].values
+    last = np.nanmax(n, axis=1, keepdims=True)
+    late = (2 * n >= last) & (np.nanmin(n, axis=1, keepdims=True) < last)
+    return np.asarray(np.sum(late & (memory > STUCK), axis=1) / np.maximum(np.sum(late, axis=1), 1))
 
 
 def disagree(values: np.ndarray, errors: np.ndarray) -> bool:

@@ -1,0 +1,79 @@
+"""Regions that hold little of a posterior keep particles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy.stats import norm
+
+import pm_sysid as sid
+from pm_sysid.sampling.smc.proposals import Mixture
+from pm_sysid.sampling.smc.strata import KEPT, MOST, Strata, log_raise
+
+SAMPLES, SIZE, WIDTH = 60, 4, 0.1
+
+
+def two_modes(depth: float) -> tuple[pm.Model, float]:
+    """Two equal modes, one of which holds exp(-depth) of the other halfway through the record; and the log evidence."""
+    favour = np.where(np.arange(SAMPLES) < SAMPLES // 2, 2 * depth / SAMPLES, -2 * depth / SAMPLES)
+
+    def logp(value, *x):
+        side = pt.sign(x[0])
+        return value * side / 2 - sum((xi - 3 * side) ** 2 for xi in x) / (2 * WIDTH**2 * SAMPLES)
+
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 3.0, shape=SIZE)
+        pm.CustomDist("y", *[x[i] for i in range(SIZE)], logp=logp, observed=favour)
+    each = SIZE * (norm.logpdf(3, 0, np.sqrt(9 + WIDTH**2)) + 0.5 * np.log(2 * np.pi * WIDTH**2))
+    return model, float(np.log(2) + each)
+
+
+def runs(depth: float, seeds: int) -> list[tuple[float, float, str]]:
+    """Errors of the log evidence, share of the mode that was nearly empty, and doubts."""
+    model, known = two_modes(depth)
+    found = []
+    for seed in range(seeds):
+        idata = sid.sample_ibis(1000, model=model, chains=1, cores=1, random_seed=seed, progressbar=False)
+        evidence = sid.log_evidence(idata)
+        share = float((idata["posterior"]["x"].values[..., 0] < 0).mean())
+        found.append(((evidence.value - known) / evidence.error, share, evidence.doubt))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [5.0, 7.0])
+def test_a_mode_that_was_nearly_empty_comes_back(depth):
+    found = runs(depth, 20)
+    z, share = np.array([f[0] for f in found]), np.array([f[1] for f in found])
+    assert np.std(z) < 1.5 and abs(np.mean(z)) < 1
+    assert np.all(np.abs(share - 0.5) < 0.25) and abs(share.mean() - 0.5) < 0.05
+
+
+def test_a_mode_that_was_nearly_empty_comes_back_in_one_run():
+    z, share, doubt = runs(7.0, 1)[0]
+    assert abs(z) < 3 and abs(share - 0.5) < 0.2 and not doubt
+
+
+def mixture() -> Mixture:
+    return Mixture(np.array([0.45, 0.45, 0.1]), np.array([[-5.0], [5.0], [0.0]]), np.array([[[1.0]], [[1.0]], [[6.0]]]))
+
+
+def test_a_small_region_is_raised_to_what_it_keeps():
+    x = np.array([[-5.0]] * 99 + [[5.0]])
+    strata = Strata.of(mixture(), x, np.full(100, 0.01))
+    raised = np.exp(strata.log_tilt(np.array([[-5.0], [5.0], [0.0]])))
+    np.testing.assert_allclose(raised, [1.0, KEPT / 0.01, 1.0])
+
+
+def test_regions_are_raised_within_limits():
+    raised = np.exp(log_raise(np.array([0, 1, 2]), np.array([0.9, 0.1 - 1e-6, 1e-6])))
+    np.testing.assert_allclose(raised, [1.0, 1.0, MOST])
+
+
+def test_one_region_and_the_last_stage_are_level():
+    x = np.linspace(-6, 6, 13)[:, None]
+    one = Mixture(np.ones(1), np.zeros((1, 1)), np.ones((1, 1, 1)))
+    assert not Strata.of(one, x, np.full(13, 1 / 13)).log_tilt(x).any()
+    assert not Strata.level(mixture()).log_tilt(x).any()
