@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -114,6 +114,8 @@ def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: Te
             f"{path} has {len(lines)} lines, of which skip={skip} leaves none; pass a smaller skip in TextFormat(skip=...)"
         )
     delimiter, header = _header(path, lines, skip, names, columns, form.delimiter, decimal)
+    if not names:
+        raise ValueError(_nothing_wanted(path, (repr(cell) for cell in header if cell)))
     first = skip + unit_lines + (columns is None)
     rows = _rows(lines[first:], delimiter)
     if not rows:
@@ -179,7 +181,7 @@ def _header(
             raise ValueError(f"columns names {len(header)} columns, but line {skip + 1} of {path} has {counts}; name each")
         chosen = found[0]
     else:
-        chosen = next((d for d in candidates if _has(_cells(lines[skip], d), names)), "")
+        chosen = next((d for d in candidates if names and _has(_cells(lines[skip], d), names)), "")
         if not chosen:
             # Cells of the same number in the header and below it are no accident.
             below = lines[min(skip + 1, len(lines) - 1)]
@@ -308,13 +310,22 @@ def mat_columns(path: PathLike, names: Sequence[str]) -> Columns:
     except (ValueError, TypeError, MatReadError) as error:
         raise ValueError(f"{path} is no MATLAB file of version 4 to 7: {error}") from error
     there = _flat({k: v for k, v in content.items() if not k.startswith("__")})
+    shapes = [f"{k} {np.shape(v)}" for k, v in there.items()]
+    if not names:
+        raise ValueError(_nothing_wanted(path, shapes))
     columns = {}
     for name in names:
         if name not in there:
-            shapes = ", ".join(f"{k} {np.shape(v)}" for k, v in there.items())
-            raise ValueError(f"there is no variable {name!r} in {path}; there are {shapes or 'none'}")
+            raise ValueError(f"there is no variable {name!r} in {path}; there are {', '.join(shapes) or 'none'}")
         columns[name] = _upright(path, name, np.asarray(there[name]))
     return columns
+
+
+def _nothing_wanted(path: PathLike, there: Iterable[str]) -> str:
+    return (
+        f"say which channels of {path} are inputs and which are outputs, and where the times are, such as inputs='F', outputs="
+        f"['z', 'v'], time='t' (or fs=..., the sampling rate in Hz); there are {', '.join(there) or 'none'}"
+    )
 
 
 def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -360,7 +371,9 @@ def called(names: Names, short: Mapping[str, str]) -> Names:
 
 
 def wanted(inputs: Names, outputs: Names, time: str | None, fs: Any) -> list[str]:
-    """Columns to look for, each once."""
+    """Columns to look for, each once; none where no channel is asked for, which the reader answers by a list of them."""
+    if inputs is None and outputs is None:
+        return []
     if (time is None) == (fs is None):
         given = "neither is given" if fs is None else f"both are given ({time!r}, {fs!r})"
         raise ValueError(f"pass either time, the column of the times in seconds, or fs, the sampling rate in Hz; {given}")

@@ -38,8 +38,8 @@ class Readers:
         cls,
         path: PathLike,
         *,
-        inputs: Names,
-        outputs: Names,
+        inputs: Names = None,
+        outputs: Names = None,
         time: str | None = None,
         fs: float | None = None,
         scale: Mapping[str, float] | None = None,
@@ -53,9 +53,9 @@ class Readers:
         path : path
             The file. Empty lines at its end are no rows.
         inputs, outputs : str, sequence of str or None
-            Columns; a name gives `u` or `y` of shape (T,), a sequence (T, n), None no channel. A unit behind a name in the
-            header, ``z [mm]`` or ``z (mm)``, or in a line below it, becomes the unit of the channel ``z``; the column may be
-            asked for with it or without.
+            Columns; a name gives `u` or `y` of shape (T,), a sequence (T, n), None no channel. Where neither
+            is given, the error lists what is in the file. A unit behind a name in the header, ``z [mm]`` or ``z (mm)``, or in
+            a line below it, becomes the unit of the channel ``z``; the column may be asked for with it or without.
         time : str, optional
             Column of the times: seconds (after `scale`), or ISO dates, which become seconds from the first one. A header
             that says another unit of time, ``t [ms]``, needs a factor in `scale`.
@@ -106,8 +106,8 @@ class Readers:
         cls,
         path: PathLike,
         *,
-        inputs: Names,
-        outputs: Names,
+        inputs: Names = None,
+        outputs: Names = None,
         time: str | None = None,
         fs: float | str | None = None,
         scale: Mapping[str, float] | None = None,

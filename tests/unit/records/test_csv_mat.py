@@ -196,6 +196,16 @@ CONTENT = {
 }
 
 
+def test_a_file_alone_is_answered_by_what_it_holds(file: Path, tmp_path: Path) -> None:
+    file.write_text("t;F;z\n0;1;2\n1;2;3\n")
+    with pytest.raises(ValueError, match=r"say which channels of .* time='t' .*; there are 't', 'F', 'z'$"):
+        TimeSeries.from_csv(file)
+    savemat(tmp_path / "rig.mat", {"rig": {"F": [1.0, 2.0]}, "fs": 100.0})
+    with pytest.raises(ValueError, match=r"say which channels .* there are rig.F \(2,\), fs \(\)$"):
+        TimeSeries.from_mat(tmp_path / "rig.mat")
+    assert TimeSeries.from_csv(file, outputs="z", time="t").inputs == ()
+
+
 @pytest.mark.parametrize("version", ["4", "5"])
 def test_variables_of_a_matlab_file(tmp_path: Path, version: str) -> None:
     file = tmp_path / "rig.mat"
