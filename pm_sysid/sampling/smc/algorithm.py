@@ -49,6 +49,8 @@ WALKS, FORGOTTEN = 6, 0.2
 GOOD_ERROR, ROUNDS, MANY = 0.2, 3, 4
 #: Particles of a stage that are remembered, most stages, and draws for each particle around what is remembered.
 REMEMBERED, STAGES, AROUND = 64, 40, 12
+#: Standard errors by which two estimates of the evidence may differ by chance.
+CHANCE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,7 +355,8 @@ class Sequential:
 
         A region that particles have lost on the way is in no proposal that follows the last ones, and what follows them gives
         the evidence of the rest with a small error. The proposal for this is not fitted to its own draws, which would lose the
-        region again. Of the two estimates the more certain one is taken, with an error of at least their distance.
+        region again. Of the two estimates the more certain one is taken; its error is at least their distance where that is
+        more than chance.
         """
         x = np.concatenate([state.remembered, state.particles.x])
         proposal = Mixture.fit(x, np.full(len(x), 1 / len(x)), self.moves.freedom, rng)
@@ -362,13 +365,11 @@ class Sequential:
         if not found.believable:
             return state
         around, variance = found.value - state.log_mass, found.error**2 + state.mass_error**2
-        value = around if variance < state.variance else state.log_evidence
-        return state._replace(
-            log_around=around,
-            around_variance=variance,
-            log_evidence=value,
-            variance=max(min(variance, state.variance), (around - state.log_evidence) ** 2),
-        )
+        value, error = (around, variance) if variance < state.variance else (state.log_evidence, state.variance)
+        distance = (around - state.log_evidence) ** 2
+        if distance > CHANCE**2 * (variance + state.variance):
+            error = max(error, distance)
+        return state._replace(log_around=around, around_variance=variance, log_evidence=value, variance=error)
 
     def _particles(self, x: np.ndarray, n: int, fraction: float, diffusion_samples: int) -> Particles:
         """Particles under the target given the first n samples and a fraction of the next."""
