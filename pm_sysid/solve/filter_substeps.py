@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, override
+from typing import Any, NamedTuple, override
 
 import numpy as np
 import pymc as pm
@@ -52,6 +52,8 @@ MOST_SAMPLES = 20_000
 DRAWS, RUN_STEPS, RANKED_SAMPLES = 512, 8, 2_000
 #: The draws that come nearest to the record, at which the steps are judged: at least two, fewer for long records.
 NEAREST = 8
+#: Times that a record moves more, or less, than half of these runs, and than 95 % of them, from which on it is said.
+FAR_FROM_HALF, FAR_FROM_MOST = 20.0, 7.0
 #: A number that is chosen has to do for the first share of them, one that was asked for for the second: they are near the
 #: posterior, not in it, and a warning needs more evidence than one more doubling.
 SHARE, ASKED = 0.75, 0.5
@@ -223,24 +225,76 @@ def drawn_unknowns(unknowns: Unknowns, model: pm.Model, draws: int, seed: int = 
     return [Unknowns(*row) for row in zip(*columns, strict=True)]
 
 
+class Nearness(NamedTuple):
+    """How near free runs come to records.
+
+    Attributes
+    ----------
+    log_likelihood : array, shape (N,)
+        With the noise that suits each run best; minus infinity where it diverges.
+    swing : array, shape (N, outputs)
+        Standard deviation of each run's outputs, divided by that of the record's; over the records, or over their second
+        halves, where the initial state, which may have been read off the record, is mostly forgotten: the one nearer to one.
+    """
+
+    log_likelihood: np.ndarray
+    swing: np.ndarray
+
+
 def nearness(
     problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], grids: Sequence[StepGrid] | None = None
-) -> np.ndarray:
-    """How near free runs come to records: log-likelihoods (N,) with the noise that suits each run best."""
-    squares, measured = np.zeros((len(at), len(problem.system.g))), np.zeros(len(problem.system.g))
+) -> Nearness:
+    """Free runs at points of a prior, compared with records."""
+    shape = len(at), len(problem.system.g)
+    squares, measured = np.zeros(shape), np.zeros(shape[1])
+    spread, moved = np.zeros((2, *shape)), np.zeros((2, 1, shape[1]))  # over the records, and over their second halves
     for r, record in enumerate(records if grids else shortened(records, RANKED_SAMPLES)):
         theta, start, y = parameter_sets(at, r), np.array([u.x0[r] for u in at], dtype=float), record.output_matrix
         if grids is None:
             runs = run_batch(problem.system, theta, start, rk4_inputs(record, RUN_STEPS))
         else:
             runs = run_batch(problem.system, theta, start, method_inputs(record, grids[r], "implicit"), method="implicit")
-        runs = problem.form.sensors.clipped(runs[:, :, : y.shape[1]])
+        late = np.arange(len(y))[:, None] >= len(y) // 2
+        runs, there = problem.form.sensors.clipped(runs[:, :, : y.shape[1]]), ~np.isnan(y)
         with np.errstate(all="ignore"):
-            squares += np.sum(np.where(np.isnan(y), 0.0, runs - y) ** 2, axis=1)
-        measured += np.sum(~np.isnan(y), axis=0)
+            squares += np.sum(np.where(there, runs - y, 0.0) ** 2, axis=1)
+            spread += [_scatter(runs, there), _scatter(runs, there & late)]
+        measured += np.sum(there, axis=0)
+        moved += [[_scatter(y, there)], [_scatter(y, there & late)]]
     with np.errstate(all="ignore"):
         near = -np.log(squares / np.maximum(measured, 1) + 1e-300) @ measured / 2
-    return np.where(np.isfinite(near), near, -np.inf)
+        whole, second = np.sqrt(spread / moved)
+        swing = np.where(np.abs(np.log(second)) < np.abs(np.log(whole)), second, whole)
+    return Nearness(np.where(np.isfinite(near), near, -np.inf), swing)
+
+
+def _scatter(y: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Sum of squares about the mean of what is measured, over the samples of (..., T, outputs)."""
+    count = np.maximum(np.sum(there, axis=0), 1)
+    mean = np.sum(np.where(there, y, 0.0), axis=-2, keepdims=True) / count
+    return np.asarray(np.sum(np.where(there, y - mean, 0.0) ** 2, axis=-2))
+
+
+def warn_of_other_units(records: Sequence[TimeSeries], swing: np.ndarray, name: str) -> None:
+    """Say which outputs move far more, or far less, in the records than in most free runs of the prior."""
+    for i, output in enumerate(records[0].outputs):
+        ratios = swing[:, i][np.isfinite(swing[:, i]) & (swing[:, i] > 0)]
+        if len(ratios) < DRAWS // 2:
+            continue
+        few, half, most = np.quantile(ratios, [0.05, 0.5, 0.95])
+        more = half < 1 / FAR_FROM_HALF and most < 1 / FAR_FROM_MOST
+        less = half > FAR_FROM_HALF and few > FAR_FROM_MOST
+        if not (more or less):
+            continue
+        unit, times = records[0].units.get(output, ""), float(f"{1 / half if more else half:.2g}")
+        channel = f"{output!r}{f' [{unit}]' if unit else ''}"
+        factor = f"{times:,.0f}" if times < 1e6 else f"{times:.0e}"
+        warn(
+            f"{name}{': ' if name else ''}the record of {channel} moves {factor} times {'more' if more else 'less'} than the "
+            "free runs of most prior draws. Are the record's inputs and outputs in the units of the priors "
+            "(TimeSeries.from_csv(..., scale=...) converts)? If so, look at the priors.",
+            UserWarning,
+        )
 
 
 def nearest_unknowns(
@@ -249,6 +303,7 @@ def nearest_unknowns(
     unknowns: Unknowns,
     model: pm.Model | None,
     grids: Sequence[StepGrid] | None = None,
+    name: str = "",
 ) -> tuple[list[Unknowns], str]:
     """Points of a prior that can explain records: of many draws and the initial point, the few that come nearest.
 
@@ -271,7 +326,8 @@ def nearest_unknowns(
         return consistent_points(problem, records, [initial]), "at the values given"
     draws = drawn_unknowns(unknowns, model, DRAWS)
     points = consistent_points(problem, records, [initial, *draws])
-    near = nearness(problem, records, points, grids)
+    near, swing = nearness(problem, records, points, grids)
+    warn_of_other_units(records, swing, name)
     few = int(np.clip(2 * MOST_SAMPLES // max(sum(len(r) for r in records), 1), 2, NEAREST))
     best = [int(i) for i in np.argsort(-near, kind="stable")[:few] if np.isfinite(near[i])]
     where = f"at the {len(best)} of {len(draws)} prior draws that come nearest to the record"
@@ -315,7 +371,7 @@ def filter_substeps(
         return StepChoice(1 if substeps == "auto" else substeps, substeps, "nowhere, for a single sample", 0.0, True)
     if any(map(uneven, records)) and (found := follow()):
         return found
-    at, where = nearest_unknowns(problem, records, unknowns, model)
+    at, where = nearest_unknowns(problem, records, unknowns, model, name=name)
     few = shortened(records, MOST_SAMPLES)
     scale = sum(len(r) for r in records) / sum(len(r) for r in few)
     missing = np.isnan(np.concatenate([r.output_matrix for r in few]))

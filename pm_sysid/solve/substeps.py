@@ -240,9 +240,9 @@ def counted(n: int, things: str) -> str:
     return f"{n} {things.removesuffix('s') if n == 1 else things}"
 
 
-def warn(text: str) -> None:
+def warn(text: str, category: type[Warning] = SubstepWarning) -> None:
     """Warn at the line outside the package that led here."""
-    warnings.warn(text, SubstepWarning, skip_file_prefixes=(str(Path(__file__).parents[1]),))
+    warnings.warn(text, category, skip_file_prefixes=(str(Path(__file__).parents[1]),))
 
 
 def in_words(change: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,49 @@ def test_an_initial_value_that_fits_is_among_the_points() -> None:
     """No draw of this prior comes near the record."""
     points, _ = judged_at(decay(lambda: pm.LogNormal("rate", np.log(300.0), 0.1, initval=3.0), lambda: 0.1, RECORD))
     assert points[0].params[0] == pytest.approx(3.0)
+
+
+def shaken(scale: float, force: float = 1.0, **options: Any) -> pm.Model:
+    """A record of a mass on a spring in other units than those of the priors."""
+    rng, t = np.random.default_rng(0), 0.02 * np.arange(500)
+    input = sid.TimeSeries(t, np.convolve(rng.normal(size=500), np.ones(5), "same"), None, units={"u": "N"})
+    system = sid.models.duffing()
+    z = sid.simulate(system, input, {"m": 1.0, "c": 2.0, "k": 100.0, "k3": 0.0}, x0=0.0, substeps=8)["y"].to_numpy()
+    z = scale * (z + 1e-3 * z.std() * rng.normal(size=500))
+    with pm.Model() as model:
+        params = {"m": 1.0, "c": pm.LogNormal("c", 0.7, 1.0), "k": pm.LogNormal("k", np.log(80.0), 0.7), "k3": 0.0}
+        record = input.replace(u=force * input.u, y=z, outputs="z", units={"z": "mm"})
+        sid.ODEFilter("y", system, record, params, noise=1e-3, substeps=2, solver=sid.EK0(order=2), **options)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+@pytest.mark.parametrize(("factors", "said"), [((1e3, 1.0), "more"), ((1.0, 1e-3), "more"), ((1e-3, 1.0), "less")])
+@pytest.mark.parametrize("options", [{"x0": 0.0}, {}], ids=["from rest", "initial state inferred"])
+def test_other_units_than_those_of_the_priors_are_noticed(factors, said, options) -> None:
+    with pytest.warns(UserWarning, match=rf"the record of 'z' \[mm\] moves [\d,]+ times {said} than the free runs"):
+        shaken(*factors, **options)
+
+
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+@pytest.mark.parametrize("factors", [(1.0, 1.0), (4.0, 1.0), (1.0, 4.0)])
+def test_wrong_priors_and_priors_that_are_still_are_no_other_units(factors) -> None:
+    """A factor of four is a prior's business; most draws of the other prior do not oscillate, as the record does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", sid.SubstepWarning)
+        shaken(*factors, x0=0.0)
+        t = 0.1 * np.arange(200)
+        with pm.Model():
+            params = {"mu": pm.Normal("mu", -2.0, 2.0)}
+            system = sid.System(
+                lambda t, x, u, p: (x.v, p.mu * (1 - x.z**2) * x.v - x.z),
+                states=("z", "v"),
+                params=("mu",),
+                observe=lambda t, x, dx, u, p: x.z,
+            )
+            run = sid.simulate(system, sid.TimeSeries(t), {"mu": 1.0}, x0={"z": 0.1, "v": 0.0}, substeps=8)["y"].to_numpy()
+            sid.ODEFilter("y", system, sid.TimeSeries(t, None, run), params, noise=0.1, x0=[0.1, 0.0], substeps=2)
 
 
 def test_a_single_sample_needs_no_steps() -> None:
