@@ -8,11 +8,15 @@ meets PyTensor's own refusal.
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
 NAME = "OMP_NUM_THREADS"
+#: Held while a function is compiled. PyTensor sets ``config.mode`` while it rewrites a graph, for all threads: two that
+#: compile at once take each other's mode for the user's and leave it behind, and what follows in the process is interpreted.
+compiling = threading.RLock()
 
 
 def import_pytensor() -> None:

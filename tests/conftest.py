@@ -63,12 +63,15 @@ def numpy_around_the_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     place = request.path.relative_to(request.config.rootpath).as_posix().removeprefix("tests/")
     real = request.node.get_closest_marker("slow") or request.node.get_closest_marker("numba")
-    if real or place.startswith(COMPILED):
-        yield
-        return
     import numpy as np
     import pytensor
 
+    if real or place.startswith(COMPILED):
+        before = pytensor.config.mode
+        yield
+        found, pytensor.config.mode = pytensor.config.mode, before  # or all tests after this one are interpreted
+        assert found is before or found == before, "pytensor.config.mode has changed: did two threads compile at once?"
+        return
     from pm_sysid.recurrence.functions import numpy_mode
 
     # Where nodes were made matters to no test, and takes a twentieth of their time.

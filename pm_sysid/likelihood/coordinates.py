@@ -14,6 +14,7 @@ from pytensor.graph import vectorize_graph
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import CheckParameterValue, join_nonshared_inputs, toposort
+from pm_sysid.environment import compiling
 from pm_sysid.idata import dataset
 from pm_sysid.recurrence.functions import compiled
 
@@ -63,7 +64,8 @@ class Coordinates:
 
     def __init__(self, model: pm.Model) -> None:
         self.model = model
-        self.point = model.initial_point()
+        with compiling:
+            self.point = model.initial_point()
         self.labels = element_labels({v.name: np.shape(self.point[v.name]) for v in model.value_vars})
         self.size = len(self.labels)
 

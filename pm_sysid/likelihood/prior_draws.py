@@ -10,6 +10,7 @@ import pymc as pm
 from pytensor.graph import ancestors, vectorize_graph
 
 from pm_sysid.compat import change_dist_size, reseed_rngs
+from pm_sysid.environment import compiling
 from pm_sysid.likelihood.coordinates import Coordinates, for_each_particle
 
 #: Prior draws for each that obeys the potentials, beyond which these are taken for a mistake.
@@ -86,8 +87,10 @@ def _free_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Col
     many = _together(model.free_RVs, values, draws) if draws > 1 else None
     if many is not None:
         # NumPy draws arrays as fast as compiled code does, and nothing need be compiled.
-        return list(pm.draw(many, random_seed=random_seed, mode="FAST_COMPILE"))
-    drawn = pm.draw(values, draws=draws, random_seed=random_seed)
+        with compiling:
+            return list(pm.draw(many, random_seed=random_seed, mode="FAST_COMPILE"))
+    with compiling:
+        drawn = pm.draw(values, draws=draws, random_seed=random_seed)
     return [v[None] for v in drawn] if draws == 1 else list(drawn)
 
 
@@ -119,7 +122,8 @@ class Prior:
         self.names = [rv.name for rv in model.free_RVs]
         self.others = [rv.name for rv in model.observed_RVs] if observed else []
         variables = [*model.free_RVs, *(model.observed_RVs if observed else [])]
-        self._draw, updates = pm.compile([], variables, return_updates=True)
+        with compiling:
+            self._draw, updates = pm.compile([], variables, return_updates=True)
         self._rngs = list(updates)
 
     def draw(self, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -50,7 +50,7 @@ from pm_sysid.compat import (
     io_toposort,
     optdb,
 )
-from pm_sysid.environment import ieee_arithmetic
+from pm_sysid.environment import compiling, ieee_arithmetic
 from pm_sysid.recurrence.op import RunOp
 from pm_sysid.recurrence.run import native
 from pm_sysid.symbolic.scalars import untraced
@@ -160,15 +160,16 @@ def compiled(inputs: Sequence[Variable], outputs: Any, *, often: bool = False, *
     """
     wanted = [outputs] if isinstance(outputs, Variable) else list(outputs)
     options |= {"on_unused_input": "ignore"}
-    chosen = "mode" in options or pytensor.config.mode != "Mode"
-    if not chosen and not often and on_whole_arrays(inputs, wanted):
+    with compiling:
+        chosen = "mode" in options or pytensor.config.mode != "Mode"
+        if chosen or often or not on_whole_arrays(inputs, wanted):
+            with ieee_arithmetic():
+                return pytensor.function(inputs, outputs, **options)
         with untraced():
             function = pytensor.function(inputs, outputs, mode=numpy_mode(), **options)
 
-        def silent(*arguments: Any) -> Any:
-            with np.errstate(all="ignore"):  # impossible parameters are minus infinity, not a warning
-                return function(*arguments)
+    def silent(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):  # impossible parameters are minus infinity, not a warning
+            return function(*arguments)
 
-        return silent
-    with ieee_arithmetic():
-        return pytensor.function(inputs, outputs, **options)
+    return silent

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import pytensor
 
 from pm_sysid.arguments import is_number, number, shown
+from pm_sysid.environment import compiling
 
 _log = logging.getLogger("pm_sysid")
 
@@ -114,6 +116,7 @@ class OnExecutor[Task, Result]:
     def results(self, tasks: Iterable[Task]) -> Generator[tuple[Task, Result]]:
         """Tasks with their results, in order, as many as are asked for."""
         waiting: deque[tuple[Task, Future[Result] | None]] = deque()
+        mode = pytensor.config.mode
         try:
             for task in tasks:
                 waiting.append((task, self._submit(task)))
@@ -125,6 +128,8 @@ class OnExecutor[Task, Result]:
             for _, future in waiting:
                 if future is not None:
                     future.cancel()
+            # What PyMC compiles does not wait for others: threads may have left their mode behind.
+            pytensor.config.mode = mode
 
     def _submit(self, task: Task) -> Future[Result] | None:
         if self.broken:
@@ -169,7 +174,7 @@ def run(key: str, made: bytes, task: Any) -> Any:
 
     Compiled functions are for one thread at a time: where workers are threads of one process, they take turns.
     """
-    with _making:
+    with _making, compiling:
         if key not in _made:
             _made[key] = cloudpickle.loads(made)(), threading.Lock()
             while len(_made) > KEPT:

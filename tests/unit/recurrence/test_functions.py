@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -92,3 +93,17 @@ def test_a_mode_that_somebody_chose_is_taken(often: bool) -> None:
     assert compiled([x], x + 1, mode=PYTHON, often=often).maker.mode is PYTHON
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         assert compiled([x], x + 1, often=often).maker.mode.linker.c_thunks is False
+
+
+def test_threads_that_compile_leave_no_mode_behind() -> None:
+    """PyTensor sets ``config.mode`` for all threads while it rewrites; interpreted functions would follow."""
+    before = pytensor.config.mode
+    modes = [{}, {"mode": "FAST_COMPILE"}, {"often": True}, {"mode": PYTHON}]
+
+    def compile_one(k: int) -> float:
+        x = pt.dvector("x")
+        return float(compiled([x], (pt.exp(x) + k).sum(), **modes[k % 4])(np.zeros(2)))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(compile_one, range(24))) == [2.0 * (1 + k) for k in range(24)]
+    assert pytensor.config.mode == before
