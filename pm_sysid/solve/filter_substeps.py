@@ -52,8 +52,9 @@ MOST_SAMPLES = 20_000
 DRAWS, RUN_STEPS, RANKED_SAMPLES = 512, 8, 2_000
 #: The draws that come nearest to the record, at which the steps are judged: at least two, fewer for long records.
 NEAREST = 8
-#: Times that a record moves more, or less, than half of these runs, and than 95 % of them, from which on it is said.
-FAR_FROM_HALF, FAR_FROM_MOST = 20.0, 7.0
+#: Times that a record moves more than half of these runs, and than 95 % of them, from which on it is said; a run that moves
+#: less than this share of the record stands still.
+FAR_FROM_HALF, FAR_FROM_MOST, STILL = 20.0, 7.0, 1e-8
 #: A number that is chosen has to do for the first share of them, one that was asked for for the second: they are near the
 #: posterior, not in it, and a warning needs more evidence than one more doubling.
 SHARE, ASKED = 0.75, 0.5
@@ -276,22 +277,19 @@ def _scatter(y: np.ndarray, there: np.ndarray) -> np.ndarray:
 
 
 def warn_of_other_units(records: Sequence[TimeSeries], swing: np.ndarray, name: str) -> None:
-    """Say which outputs move far more, or far less, in the records than in most free runs of the prior."""
+    """Say which outputs move far more in the records than in most free runs of the prior."""
     for i, output in enumerate(records[0].outputs):
-        ratios = swing[:, i][np.isfinite(swing[:, i]) & (swing[:, i] > 0)]
+        ratios = swing[:, i][np.isfinite(swing[:, i]) & (swing[:, i] > STILL)]
         if len(ratios) < DRAWS // 2:
             continue
-        few, half, most = np.quantile(ratios, [0.05, 0.5, 0.95])
-        more = half < 1 / FAR_FROM_HALF and most < 1 / FAR_FROM_MOST
-        less = half > FAR_FROM_HALF and few > FAR_FROM_MOST
-        if not (more or less):
+        half, most = np.quantile(ratios, [0.5, 0.95])
+        if half > 1 / FAR_FROM_HALF or most > 1 / FAR_FROM_MOST:
             continue
-        unit, times = records[0].units.get(output, ""), float(f"{1 / half if more else half:.2g}")
-        channel = f"{output!r}{f' [{unit}]' if unit else ''}"
-        factor = f"{times:,.0f}" if times < 1e6 else f"{times:.0e}"
+        unit = records[0].units.get(output, "")
+        channel, times = f"{output!r}{f' [{unit}]' if unit else ''}", float(f"{1 / half:.2g}")
         warn(
-            f"{name}{': ' if name else ''}the record of {channel} moves {factor} times {'more' if more else 'less'} than the "
-            "free runs of most prior draws. Are the record's inputs and outputs in the units of the priors "
+            f"{name}{': ' if name else ''}the record of {channel} moves {times:,.0f} times more than the free runs "
+            "of most prior draws. Are the record's inputs and outputs in the units of the priors "
             "(TimeSeries.from_csv(..., scale=...) converts)? If so, look at the priors.",
             UserWarning,
         )
