@@ -66,7 +66,7 @@ class Problem(NamedTuple):
     system: sid.System | None = None
 
 
-def lotka_volterra(substeps: Any = 8) -> Problem:
+def lotka_volterra(substeps: Any = 8, **options: Any) -> Problem:
     """Hare and lynx, 1900 to 1920; its priors leave the initial point of the model without a solution."""
     system = sid.System(
         lambda t, x, u, p: ((p.alpha - p.beta * x.v) * x.u, (-p.gamma + p.delta * x.u) * x.v),
@@ -80,14 +80,14 @@ def lotka_volterra(substeps: Any = 8) -> Problem:
         p |= {n: pm.TruncatedNormal(n, 0.05, 0.05, lower=0) for n in ("beta", "delta")}
         z = pm.LogNormal("z_init", np.log(10), 1, shape=2)
         sigma = pm.LogNormal("sigma", -1, 1, shape=2)
-        _filter("y", system, record, p, noise=sigma, x0={"u": z[0], "v": z[1]}, substeps=substeps)
+        _filter("y", system, record, p, noise=sigma, x0={"u": z[0], "v": z[1]}, substeps=substeps, **options)
     mean = {"alpha": 0.55, "beta": 0.028, "gamma": 0.80, "delta": 0.024, "z_init": [33.98, 5.95], "sigma": [0.25, 0.25]}
     sd = {"alpha": 0.07, "beta": 0.004, "gamma": 0.10, "delta": 0.004, "z_init": [2.94, 0.54], "sigma": [0.05, 0.05]}
     answer = Answer(mean, sd, mean, source="Carpenter, Predator-Prey Population Dynamics (Stan case study, 2018)")
     return Problem("lotka_volterra", model, answer, record, system)
 
 
-def fitzhugh_nagumo(seed: int = 0, substeps: Any = 8) -> Problem:
+def fitzhugh_nagumo(seed: int = 0, substeps: Any = 8, **options: Any) -> Problem:
     """Spiking neuron, 41 samples half a unit apart; priors of Campbell and Steele (2012)."""
     system = sid.System(
         lambda t, x, u, p: (p.c * (x.V - x.V**3 / 3 + x.R), -(x.V - p.a + p.b * x.R) / p.c),
@@ -101,12 +101,12 @@ def fitzhugh_nagumo(seed: int = 0, substeps: Any = 8) -> Problem:
         p = {"a": pm.Normal("a", 0, 0.4), "b": pm.Normal("b", 0, 0.4), "c": pm.ChiSquared("c", 2)}
         x0 = pm.Normal("x0", 0, 2, shape=2)
         sigma = pm.HalfNormal("sigma", 1, shape=2)
-        _filter("y", system, record, p, noise=sigma, x0={"V": x0[0], "R": x0[1]}, substeps=substeps)
+        _filter("y", system, record, p, noise=sigma, x0={"V": x0[0], "R": x0[1]}, substeps=substeps, **options)
     source = "simulated; Campbell and Steele, Smooth functional tempering (Statistics and Computing, 2012)"
     return Problem("fitzhugh_nagumo", model, Answer(truth=truth, source=source), record, system)
 
 
-def goodwin(seed: int = 0, substeps: Any = 8) -> Problem:
+def goodwin(seed: int = 0, substeps: Any = 8, **options: Any) -> Problem:
     """Genetic oscillator of three concentrations, of which two are measured, only after the transient."""
     system = sid.System(
         lambda t, x, u, p: (
@@ -126,7 +126,7 @@ def goodwin(seed: int = 0, substeps: Any = 8) -> Problem:
     with pm.Model() as model:
         p = {name: pm.Gamma(name, 2, 1) for name in system.params}
         sigma = pm.HalfNormal("sigma", 0.5)
-        _filter("y", system, record, p, noise=sigma, x0=0.0, solver=sid.EK1(order=3), substeps=substeps)
+        _filter("y", system, record, p, noise=sigma, x0=0.0, substeps=substeps, **({"solver": sid.EK1(order=3)} | options))
     source = "simulated; Calderhead and Girolami, Estimating Bayes factors (CSDA, 2009)"
     return Problem("goodwin", model, Answer(truth=truth, source=source), record, system)
 
@@ -161,7 +161,7 @@ def hes1(seed: int = 0, substeps: Any = 16) -> Problem:
     return Problem("hes1", model, Answer(truth=truth, source=source), record, system)
 
 
-def pendulum(seed: int = 0, substeps: Any = 8) -> Problem:
+def pendulum(seed: int = 0, substeps: Any = 8, **options: Any) -> Problem:
     """Free swing, slowed by viscous, dry and quadratic damping; the frequency is hardly known before."""
     system = sid.System(
         lambda t, x, u, p: (
@@ -184,7 +184,7 @@ def pendulum(seed: int = 0, substeps: Any = 8) -> Problem:
         }
         x0 = pm.Normal("x0", 0, [2, 5], shape=2)
         noise = pm.HalfNormal("noise", 0.5)
-        _filter("y", system, record, p, noise=noise, x0={"theta": x0[0], "omega": x0[1]}, substeps=substeps)
+        _filter("y", system, record, p, noise=noise, x0={"theta": x0[0], "omega": x0[1]}, substeps=substeps, **options)
     return Problem("pendulum", model, Answer(truth=truth, source="simulated"), record, system)
 
 
@@ -505,7 +505,12 @@ def _measured(system: sid.System, t: np.ndarray, truth: Mapping[str, Any], x0: A
 
 
 def _filter(*args: Any, **options: Any) -> None:
-    """An ODE filter whose substeps are not judged at the model's initial point, far from where they matter."""
+    """An ODE filter whose substeps are not judged at the model's initial point, far from where they matter.
+
+    A function for a solver is called in the model: its diffusion may be a variable.
+    """
+    if callable(options.get("solver")):
+        options["solver"] = options["solver"]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sid.SubstepWarning)
         sid.ODEFilter(*args, **options)

@@ -93,8 +93,13 @@ class ODEFilter:
     limits : (lower, upper) or mapping by output, optional
         Values that the sensor cannot leave, in the unit of the output; None for no limit. A sample at a limit or beyond counts
         as the probability of a value at least as far out. A record that begins at a limit needs ``x0`` and ``x0_std``.
-    likelihood : {"filter"}
-        ``p(y_t | y_1..t-1)``, the recursion of the sequential paper (Eq. 20).
+    likelihood : {"filter", "fenrir"}
+        ``"filter"`` is the recursion of the sequential paper (Eq. 20): at each sample the filter knows the ODE so far and the
+        measurements so far, and linearises where these have moved it. ``"fenrir"`` is the density of the record given the ODE
+        at all times, linearised along the solution that no measurement has moved (Tronarp, Bosch and Hennig 2022). The two
+        agree where the steps are small enough, and the second costs about twice as much; see
+        :doc:`/how_to/likelihoods` for when it helps. It takes a known ``x0`` (numbers or PyMC variables), a dense covariance
+        and Gaussian noise. States, innovations and predictions are the filter's under both.
     dims : tuple of str, optional
         Dimension names for (time,) or (time, output); by default ``name_time`` and ``name_output`` with coordinates.
 
@@ -135,7 +140,8 @@ class ODEFilter:
     Where records have parameters of their own, the log-likelihood is that of a filter for each record, with a diffusion
     (``"mle"``) of its own; all of them are one call of one compiled function.
 
-    Source: Longbottom, Champneys and Rogers (2024), Eqs. 12-20.
+    Source: Longbottom, Champneys and Rogers (2024), Eqs. 12-20; for ``"fenrir"`` Tronarp, Bosch and Hennig (2022), "Fenrir:
+    Physics-enhanced regression for initial value problems".
 
     Examples
     --------
@@ -168,14 +174,14 @@ class ODEFilter:
         varying: Mapping[str, Process] | None = None,
         coloured: Mapping[str, Process] | None = None,
         limits: Any = None,
-        likelihood: Literal["filter"] = "filter",
+        likelihood: Literal["filter", "fenrir"] = "filter",
         dims: Sequence[str] | str | None = None,
     ) -> Any:
         """Build the random variable and register it in the model on the context stack."""
         model = pm.modelcontext(None)
         check_name(name)
-        if not among(likelihood, ("filter",)):
-            raise ValueError(f"likelihood is {likelihood!r}; the only one so far is 'filter'.")
+        if not among(likelihood, ("filter", "fenrir")):
+            raise ValueError(f"likelihood is {likelihood!r}; choose 'filter' or 'fenrir'.")
         check_system(system)
         if not system.states:
             raise ValueError(
@@ -205,6 +211,7 @@ class ODEFilter:
         free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))
 
         problem = Problem.build(system, solver, records, free, found.sensors)
+        problem = problem.everywhere() if likelihood == "fenrir" else problem
         diffusions = solver.diffusions(system)
         diffusion = vector([1.0] * len(system.chain_states) if diffusions is None else diffusions)
         if problem.form.block and solver.covariance == "auto":
@@ -262,7 +269,8 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
                 "interval); build a new model for another."
             )
         form = _solver_like(problem).form(problem.system, records, problem.form.free)
-        form = replace(form, sensors=problem.form.sensors)
+        form = replace(form, sensors=problem.form.sensors, everywhere=problem.form.everywhere)
+        form = replace(form, rolled=problem.form.rolled) if form.everywhere else form
         if form != problem.form:
             raise ValueError(
                 f"the new record for {name!r} differs from the old one in intersample behaviour or in being uniformly "

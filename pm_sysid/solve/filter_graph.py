@@ -117,6 +117,11 @@ class Problem:
         form = replace(self.form, uniform=False, dynamic=self.form.dynamic or self.calibrated, rolled=False, graded=True)
         return Problem(self.system, form, calibrated=False)
 
+    def everywhere(self) -> Problem:
+        """The same with the measurements conditioned on the ODE at all times, or an error that says what stands against it."""
+        refuse(self)
+        return replace(self, form=replace(self.form, everywhere=True, rolled=False))
+
     @property
     def may_follow(self) -> bool:
         """Whether steps may follow a stiff solution: one without processes, whose paths no adaptive solver knows."""
@@ -155,6 +160,8 @@ class Problem:
     def run(self, y: Any, unknowns: Unknowns, data: RecordData, output: Output = "loglik") -> tuple[Any, Any]:
         """Outputs (T, n) and final carry (R, n) of the filter as expressions.
 
+        States, innovations and draws are those of the filter, which knows of the ODE up to a sample, whatever the likelihood.
+
         Parameters
         ----------
         y : tensor, shape (T, n_y)
@@ -164,7 +171,8 @@ class Problem:
         params = _rows(completed(self.system, unknowns.params), diffusion, unknowns.noise, data.scale)
         starts = pt.concatenate([unknowns.x0, unknowns.x0_std, data.starts], axis=1)
         samples = pt.concatenate([data.samples, y], axis=1)
-        outputs, final = filter_recurrence(self.system, self.form, output)(params, starts, data.counts, data.substeps, samples)
+        form = self.form if output == "loglik" else replace(self.form, everywhere=False)
+        outputs, final = filter_recurrence(self.system, form, output)(params, starts, data.counts, data.substeps, samples)
         return outputs, final
 
     def calibrate(self, unknowns: Unknowns, data: RecordData) -> Any:
@@ -183,6 +191,39 @@ class Problem:
             return pt.sqrt(final[:, -n_chains:] / pt.maximum(steps, 1)[:, None] + FLOOR**2)
         total = pt.sum(final[:, -n_chains:], axis=0)
         return pt.sqrt(total / pt.maximum(data.substeps.shape[0], 1) + FLOOR**2)
+
+
+def refuse(problem: Problem) -> None:
+    """Refuse what cannot be conditioned on the ODE everywhere.
+
+    The ODE is no evidence on an uncertain initial state or on processes here, which a density given the ODE everywhere would
+    have to undo; a relation has no density; and moment matching would have to be undone.
+    """
+    form, system = problem.form, problem.system
+    size = (form.order + 1) * len(system.chain_states)
+    chosen = "likelihood='fenrir'"
+    if form.free:
+        names = [system.states[i] for i in form.free]
+        raise ValueError(
+            f"{chosen} takes a known initial state, and that of {names} has an x0_std; give x0 without x0_std (a number, or a "
+            "PyMC variable with its own prior, which is then sampled), or likelihood='filter', which integrates it out."
+        )
+    if system.latents:
+        raise ValueError(f"{chosen} does not know latent, varying or coloured processes; use likelihood='filter' with them.")
+    if system.relations:
+        raise ValueError(f"{chosen} does not know relations; use likelihood='filter', or a system without them.")
+    if not form.sensors.plain:
+        raise ValueError(f"{chosen} takes Gaussian noise only, without limits or StudentT; use likelihood='filter' with them.")
+    if form.block and len(system.chain_states) > 1:
+        raise ValueError(
+            f"{chosen} takes the joint covariance of all chains; choose covariance='dense' (this filter has {size} components, "
+            f"and up to {MOST_COMPONENTS} are possible) or likelihood='filter'."
+        )
+    if size > MOST_COMPONENTS:
+        raise ValueError(
+            f"{chosen} is possible for up to {MOST_COMPONENTS} components, and a dense filter of order {form.order} with "
+            f"{len(system.chain_states)} chains has {size}; choose a lower order or likelihood='filter'."
+        )
 
 
 def _rows(params: Any, *shared: Any) -> Any:

@@ -39,6 +39,7 @@ from pm_sysid.symbolic.scalars import (
     Scalar,
     add,
     as_variable,
+    constant,
     div,
     dot,
     is_number,
@@ -91,12 +92,26 @@ class Evidence(NamedTuple):
     value: Scalar = 0.0
 
 
+class Zero(NamedTuple):
+    """What a residual was before it was conditioned to be zero.
+
+    ``surprise`` is its square over its variance (when calibrating), ``log_density`` that of zero but for a constant (where the
+    measurements are conditioned on the ODE everywhere).
+    """
+
+    surprise: Scalar = 0.0
+    log_density: Scalar = 0.0
+
+
 class FilterSteps(Carry):
     """Scalar graphs of a filter for one system and one form; the recurrences are built from them.
 
     The carry may end with a number a chain: when calibrating the running sum of ``z^2 / s`` (Eq. 19), when tracing the
     diffusion of the last substep; with processes, how the random numbers before it follow from those after it; and at graded
     steps how large the states were.
+
+    Conditioned on the ODE everywhere (``form.everywhere``), the carry is a filter of the ODE alone, after which comes the state
+    given the measurements too, and the sum that :meth:`_beside` adds to.
     """
 
     def __init__(self, system: System, form: Form, calibrate: bool = False, trace: bool = False) -> None:
@@ -108,6 +123,9 @@ class FilterSteps(Carry):
         #: Whether the carry remembers how large the states were, which gives a diffusion at graded steps its least size.
         self.remembers = form.graded and form.dynamic and not calibrate
         self.n_extra += self.n_chains * self.remembers
+        #: Numbers at the end of the carry that belong to the state given the measurements, beside that of the ODE alone.
+        self.n_beside = (self.n_carry + 1) * form.everywhere
+        self.n_extra += self.n_beside
 
     # -- start --------------------------------------------------------------------------------------------------------
 
@@ -146,7 +164,9 @@ class FilterSteps(Carry):
             state.append(Block(substitute(mean, zero), [[0.0] * self.columns(b) for _ in parts], sensitivity))
         state = self.stretched(state, [div(1.0, a) for a in self.scale])
         inputs = [*system.x[:n_x], *std, system.t, *(s for level in levels for s in level)]
-        return Phase.build([], self.params, inputs, [*self.pack(state), *[0.0] * self.n_extra])
+        beside = [*self.pack(state), 0.0] if self.n_beside else []
+        extra = [0.0] * (self.n_extra - self.n_beside)
+        return Phase.build([], self.params, inputs, [*self.pack(state), *extra, *beside])
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -189,8 +209,8 @@ class FilterSteps(Carry):
         system, q, calibrate = self.system, self.q, self.calibrate
         carry = symbols("carry", self.n_carry)
         extra_in = symbols("extra", self.n_extra)
-        extra: list[Scalar] = list(extra_in)
-        largest = extra[self.n_extra - self.n_chains :] if self.remembers else []
+        extra, beside = self._apart_from_beside(extra_in)
+        largest = extra[len(extra) - self.n_chains :] if self.remembers else []
         state = self.unpack(carry)
         ratio = [] if self.form.uniform else [symbol("ratio")]
         scale: list[Scalar] = list(self.scale)
@@ -237,18 +257,18 @@ class FilterSteps(Carry):
         if self.trace or self.remembers:
             extra = list(diffusion) if self.trace else []
 
-        surprises: list[Scalar] = []
         if self.repeated:
             predicted = apart
             state, surprises = self._chain_by_chain(apart, diffusion, residual, H, exact)
+            extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)] if calibrate else extra
         else:
             predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(apart)]
             if self.rolled:
                 state = [self._conditioned_by_loops(predicted[0], residual, H, exact)]
             else:
-                state, surprises = self._conditioned(predicted, residual, H, exact)
-        if calibrate:
-            extra = [add(e, surprise) for e, surprise in zip(extra, surprises, strict=True)]
+                state, seen = self._conditioned(predicted, residual, H, exact)
+                extra = [add(e, zero.surprise) for e, zero in zip(extra, seen, strict=True)] if calibrate else extra
+                beside = self._beside(beside, stretch, apart, diffusion, residual, H, f, seen) if beside else []
         state = self._solved(state, predicted, f, H, exact)
         if self.system.relations:
             state = self._related(state, predicted, scale, extra)
@@ -259,7 +279,47 @@ class FilterSteps(Carry):
         if ratio:
             state = self.stretched(state, stretch)
         inputs = [system.t, *system.u, *ratio]
-        return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra])
+        return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra, *beside])
+
+    def _apart_from_beside(self, extra: Sequence[Scalar]) -> tuple[list[Scalar], list[Scalar]]:
+        """What the carry holds after the state: what belongs to it, and the state given the measurements too."""
+        n = self.n_extra - self.n_beside
+        return list(extra[:n]), list(extra[n:])
+
+    def _beside(
+        self,
+        beside: list[Scalar],
+        stretch: list[Scalar],
+        alone: State,
+        diffusion: list[Scalar],
+        residual: list[Scalar],
+        H: list[Row],
+        f: list[Scalar],
+        seen: list[Zero],
+    ) -> list[Scalar]:
+        """Take the state given the measurements over a substep, conditioned on the ODE that is linearised at the ODE alone.
+
+        ``alone`` is the state given the ODE alone after its mean has moved, which has the residuals ``residual``, and ``seen``
+        is what these were under it. The last entry sums how much more (or less) probable the measurements make the residuals,
+        whose density given the ODE before divides that of both.
+        """
+        *packed, total = beside
+        state = self.unpack(packed)
+        if stretch:
+            state = self.stretched(state, [div(1.0, a) for a in stretch])
+        moved = self._moved(state)
+        since = {
+            part: sub(m, m0)
+            for b in range(self.n_blocks)
+            for part, m, m0 in zip([(c, k) for k, c in self.components(b)], moved[b].mean, alone[b].mean, strict=True)
+        }
+        residual = [add(z, *(mul(h, since[part]) for part, h in row.items())) for z, row in zip(residual, H, strict=True)]
+        predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(moved)]
+        state, now = self._conditioned(predicted, residual, H, [])
+        state = self._solved(state, predicted, f, H, [])
+        if stretch:
+            state = self.stretched(state, stretch)
+        return [*self.pack(state), add(total, *(sub(a.log_density, b.log_density) for a, b in zip(now, seen, strict=True)))]
 
     def _moved(self, state: State) -> State:
         """Blocks of which the mean has moved over a substep; a loop over the chains moves their sensitivities with it."""
@@ -315,9 +375,9 @@ class FilterSteps(Carry):
 
     def _conditioned(
         self, predicted: State, residual: list[Scalar], H: list[Row], exact: list[Row]
-    ) -> tuple[State, list[Scalar]]:
-        """State given that the residuals are zero, and of each residual its square over its variance."""
-        state, surprises = list(predicted), [0.0] * self.n_chains  # type: list[Block], list[Scalar]
+    ) -> tuple[State, list[Zero]]:
+        """State given that the residuals are zero, and what each was before."""
+        state, seen = list(predicted), [Zero()] * self.n_chains
         for c in reversed(range(self.n_chains)):
             b = next(i for i, chains in enumerate(self.blocks) if c in chains)
             block, h = state[b], [H[c].get((d, k), 0.0) for k, d in self.components(b)]
@@ -327,11 +387,11 @@ class FilterSteps(Carry):
             for j, column in enumerate(lean):
                 since = [sub(r[j], r0[j]) for r, r0 in zip(block.sensitivity, predicted[b].sensitivity, strict=True)]
                 lean[j] = add(column, dot(h, since))
-            state[b], surprises[c] = self._given_zero(block, h, z, lean)
-        return state, surprises
+            state[b], seen[c] = self._given_zero(block, h, z, lean)
+        return state, seen
 
-    def _given_zero(self, block: Block, h: Vector, z: Scalar, lean: Vector) -> tuple[Block, Scalar]:
-        """Block given that a residual is zero, and the residual's square over its variance (needed to calibrate).
+    def _given_zero(self, block: Block, h: Vector, z: Scalar, lean: Vector) -> tuple[Block, Zero]:
+        """Block given that a residual is zero, and what the residual was before.
 
         The residual has the value ``z``, the derivatives ``h`` by the components and ``lean`` by what is uncertain.
         """
@@ -343,7 +403,10 @@ class FilterSteps(Carry):
         ]
         # The expectation of the square is over the processes.
         surprise = div(add(mul(z, z), dot(lean, lean)), s) if self.calibrate else 0.0
-        return Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, sensitivity), surprise
+        density = mul(-0.5, add(psb.log(as_variable(s)), div(mul(z, z), s))) if self.n_beside else 0.0
+        return Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, sensitivity), Zero(
+            surprise, density
+        )
 
     def _chain_by_chain(
         self, moved: State, diffusion: list[Scalar], residual: list[Scalar], H: list[Row], exact: list[Row]
@@ -355,8 +418,8 @@ class FilterSteps(Carry):
             own: Vector, mean: Vector, root: Vector, lean: Vector, h: Vector, z: Vector, along: Vector
         ) -> tuple[Vector, Vector, Vector, Vector]:
             predicted = self._predicted(0, Block(mean, _matrix(root, n, n), _matrix(lean, n, width)), own)
-            block, surprise = self._given_zero(predicted, h, z[0], along)
-            return block.mean, _entries(block.root), _entries(block.sensitivity), [surprise] if self.calibrate else []
+            block, zero = self._given_zero(predicted, h, z[0], along)
+            return block.mean, _entries(block.root), _entries(block.sensitivity), [zero.surprise] if self.calibrate else []
 
         means, roots, leans, surprises = each_chain(
             one,
@@ -466,7 +529,8 @@ class FilterSteps(Carry):
         """
         system = self.system
         carry = symbols("carry", self.n_carry)
-        extra = symbols("extra", self.n_extra)
+        extra_in = symbols("extra", self.n_extra)
+        extra, beside = self._apart_from_beside(extra_in)
         state = self.unpack(carry)
         jump_inputs: list[Variable] = []
         jump: list[Scalar] = []
@@ -476,13 +540,43 @@ class FilterSteps(Carry):
         y = symbols("y", 0 if self.calibrate else n_y)
         inputs = [system.t, *system.u, *jump_inputs, *y]
         outputs: list[Scalar] = []
-        if not self.calibrate:
+        if beside:
+            assert output == "loglik"
+            *packed, gained = beside
+            after = self._after_jump(self.unpack(packed), jump) if jump else self.unpack(packed)
+            after, outputs = self._measure(after, y, output)
+            # What the ODE said since the last sample counts with the first output; what is not a number is impossible.
+            known = psb.lt(psb.abs(as_variable(gained)), constant(math.inf))
+            outputs = [add(outputs[0], switch(known, gained, -math.inf)), *outputs[1:]]
+            beside = [*self.pack(after), 0.0]
+        elif not self.calibrate:
             state, outputs = self._measure(state, y, output)
         if output == "states":
             outputs = [*extra[: self.n_extra - self.n_chains * self.remembers], *self.by_block(state), *jump, *outputs]
         if not self.latents:  # with processes, every substep brings new ones
             state = self.settled(state)
-        return Phase.build([*carry, *extra], self.params, inputs, [*self.pack(state), *extra, *outputs])
+        return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra, *beside, *outputs])
+
+    def _after_jump(self, state: State, jump: list[Scalar]) -> State:
+        """Shift another state by a linearised shift of :meth:`_jump`."""
+        size, before = 1 + len(self.system.x), iter(range(0, len(jump), 1 + len(self.system.x)))
+        where = {part: (b, i) for b in range(len(state)) for i, part in enumerate(self.components(b))}
+        shifted: State = []
+        for b, block in enumerate(state):
+            mean, root = block.mean[:], block.root[:]
+            for i in range(len(mean)):
+                at = next(before)
+                mean[i] = add(mean[i], jump[at])
+                for s, factor in enumerate(jump[at + 1 : at + size]):
+                    if is_number(factor, 0.0):
+                        continue
+                    chain, level = self.place[s]
+                    source, row = where[level, chain]
+                    mean[i] = add(mean[i], mul(factor, state[source].mean[row]))
+                    if source == b:
+                        root[i] = [add(x, mul(factor, y)) for x, y in zip(root[i], block.root[row], strict=True)]
+            shifted.append(Block(mean, root, block.sensitivity))
+        return shifted
 
     def _jump(self, state: State) -> tuple[State, list[Variable], list[Scalar]]:
         """Shift the derivatives by what the jump of the input does to them.
@@ -740,7 +834,8 @@ def filter_recurrence(system: System, form: Form, output: Output = "loglik") -> 
     :mod:`pm_sysid.steps.grid` for the columns of its inputs.
     """
     steps, start, substep = _phases(system, form, trace=output == "states")
-    name = f"EK{form.linearisation}({form.order}) {'block' if form.block else 'dense'} {output}"
+    shape = f"{'block' if form.block else 'dense'}{' everywhere' if form.everywhere else ''}"
+    name = f"EK{form.linearisation}({form.order}) {shape} {output}"
     return Recurrence(
         start,
         substep,
@@ -762,7 +857,8 @@ def calibration_recurrence(system: System, form: Form) -> Recurrence:
     makes the quasi-maximum-likelihood estimate of each chain exact. The last entries of ``final`` are the sums of
     ``z^2 / s`` over the substeps.
     """
-    steps = FilterSteps(system, replace(form, block=True, dynamic=False, sensors=PLAIN), calibrate=True)
+    form = replace(form, block=True, dynamic=False, everywhere=False, sensors=PLAIN)
+    steps = FilterSteps(system, form, calibrate=True)
     return Recurrence(
         steps.start(),
         steps.substep(),

@@ -28,7 +28,8 @@ class Form:
     of a dense filter done by loops (:mod:`pm_sysid.steps.routines`), and that of many blocks by a loop over the chains
     (:mod:`pm_sysid.steps.each_chain`), where it is written out for small ones. ``graded`` says that steps follow the solution:
     a dynamic diffusion then has a least size, in terms of what the residual is made of. ``sensors`` is how the outputs are
-    measured.
+    measured. ``everywhere`` conditions the measurements on the ODE at all times, linearised along the solution that no
+    measurement has moved.
     """
 
     order: int
@@ -41,6 +42,7 @@ class Form:
     rolled: bool = False
     graded: bool = False
     sensors: Sensors = PLAIN
+    everywhere: bool = False
 
 
 def input_levels(system: System, form: Form) -> tuple[int, bool]:

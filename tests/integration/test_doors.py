@@ -48,7 +48,7 @@ CASES = [
     ({"solver": sid.EK1(diffusion={"v": 1.0})}, ValueError, r"diffusion has the entries \['v'\]; give one for each chain"),
     ({"substeps": 0}, ValueError, "substeps is 0; give a positive integer or 'auto'"),
     ({"substeps": 1.5}, ValueError, "substeps is 1.5"),
-    ({"likelihood": "fenrir"}, ValueError, "likelihood is 'fenrir'; the only one so far is 'filter'"),
+    ({"likelihood": "dalton"}, ValueError, "likelihood is 'dalton'; choose 'filter' or 'fenrir'"),
     ({"data": [RECORD, RECORD], "x0": [0.0, 0.0, 0.0]}, ValueError, "x0 has 3 entries for 2 records"),
     ({"data": [RECORD, RECORD.replace(intersample="zoh")]}, ValueError, "the records differ in intersample behaviour"),
     (

@@ -324,7 +324,7 @@ def door(system: Any = DUFFING, data: Any = SHORT, params: Any = TRUTH, **option
         (dict(substeps=2.5), ValueError, "substeps is 2.5"),
         (dict(substeps=True), ValueError, "substeps is True"),
         (dict(substeps="many"), ValueError, "substeps is 'many'"),
-        (dict(likelihood="fenrir"), ValueError, "likelihood is 'fenrir'; the only one so far is 'filter'"),
+        (dict(likelihood="dalton"), ValueError, "likelihood is 'dalton'; choose 'filter' or 'fenrir'"),
         (dict(dims=("a", "b")), ValueError, "dim"),
     ],
 )

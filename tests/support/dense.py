@@ -370,6 +370,74 @@ def joint(equations: Equations, record: TimeSeries, y: np.ndarray) -> Given:
     return Given(places, innovation[:, 0], -innovation[:, 1:], variance, mean, lean, covariance, zeros(0))
 
 
+def everywhere(linear: Linear, setting: Setting, record: TimeSeries, y: np.ndarray, linearisation: Linearisation) -> np.ndarray:
+    """Log-density of the measurements of each sample (T,) given those before, and the ODE up to it, for a known initial state.
+
+    The sum is ``log p(y, z = 0) - log p(z = 0)``, each from one joint Gaussian that is factorised once. The residuals z are
+    linearised along the mean of a Kalman recursion that sees no measurement.
+    """
+    with mpmath.workdps(DIGITS):
+        return _everywhere(Equations(linear, setting), record, y, linearisation)
+
+
+def _everywhere(equations: Equations, record: TimeSeries, y: np.ndarray, linearisation: Linearisation) -> np.ndarray:
+    setting = equations.setting
+    rows = equations.residual if linearisation == "ek1" else equations.pick(own=False)
+    m, P = equations.start(limits(record, 0, equations.q)[1])[:, 0], zeros(equations.size, equations.size)
+    events: list[tuple] = []  # what happens to the state, and what is then observed of it
+
+    def on_substep(A: Exact, Q: Exact, forcing: Exact) -> None:
+        nonlocal m, P
+        Q = Q * equations.intensity(setting.diffusion)
+        m, P = A @ m, A @ P @ A.T + Q
+        f = np.array([forcing[chain[-1]] for chain in equations.chains])
+        z = equations.residual @ m - f
+        events.append(
+            (A, Q, zeros(equations.size), [(row, row @ m - r, mpmath.mpf(0)) for row, r in zip(rows, z, strict=True)])
+        )
+        S = rows @ P @ rows.T
+        inverse = np.array((mpmath.matrix(S.tolist()) ** -1).tolist(), dtype=object).reshape(S.shape)
+        K = P @ rows.T @ inverse
+        m, P = m - K @ z, P - K @ S @ K.T
+
+    def on_sample(k: int, jump: Exact) -> None:
+        nonlocal m
+        m = m + jump
+        seen = [
+            (equations.rows[j], mpmath.mpf(y[k, j]), mpmath.mpf(setting.noise[j]) ** 2) for j in np.flatnonzero(~np.isnan(y[k]))
+        ]
+        events.append((None, None, jump, seen))
+
+    def densities(measured: bool) -> list[Any]:
+        """Sum of the log-densities since the last sample, at each sample."""
+        m, P = equations.start(limits(record, 0, equations.q)[1])[:, 0], zeros(equations.size, equations.size)
+        cross, gaps, V, sample = zeros(equations.size, 0), [], [], []
+        n = 0
+        for A, Q, shift, observed in events:
+            if A is not None:
+                m, P, cross = A @ m, A @ P @ A.T + Q, A @ cross if V else cross
+            m = m + shift
+            for row, value, variance in observed if A is not None or measured else ():
+                gaps.append(value - row @ m)
+                V.append(np.append(row @ cross if V else zeros(0), row @ P @ row + variance))
+                cross = np.concatenate([cross, (P @ row)[:, None]], axis=1)
+                sample.append(n)
+            n += A is None
+        full = zeros(len(V), len(V))
+        for i, row in enumerate(V):
+            full[i, : i + 1] = full[: i + 1, i] = row
+        total = [mpmath.mpf(0)] * n
+        if V:
+            L, d = factorise(full)
+            e = forward(L, np.array(gaps))
+            for i, k in enumerate(sample):
+                total[k] -= (mpmath.log(2 * mpmath.pi * d[i]) + e[i] ** 2 / d[i]) / 2
+        return total
+
+    run(equations, record, on_substep, on_sample)
+    return doubles([a - b for a, b in zip(densities(True), densities(False), strict=True)])
+
+
 def recursion(
     equations: Equations, record: TimeSeries, y: np.ndarray, linearisation: Linearisation, by_chain: bool = False
 ) -> Given:

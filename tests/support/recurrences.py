@@ -62,6 +62,7 @@ SYSTEMS = {
     "two_masses": (two_masses(), dict(k=4.0, k3=0.5, kc=1.0, c=0.2), 2, "foh"),
     "loops": (two_masses(), dict(k=4.0, k3=0.5, kc=1.0, c=0.2), 2, "foh"),
     "chains": (two_masses(), dict(k=4.0, k3=0.5, kc=1.0, c=0.2), 2, "foh"),
+    "everywhere": (duffing(), dict(m=1.0, c=0.3, k=4.0, k3=0.5), 4, "zoh"),
 }
 
 
@@ -77,7 +78,9 @@ def filter_case(name: str, output: Any = "loglik", runs: int = 2) -> Case:
         y = rng.normal(0.0, 0.2, (length, n_y))
         y[length // 2, 0] = np.nan
         records.append(TimeSeries(t, rng.normal(size=length), y, intersample=intersample))
-    problem = Problem.build(system, EK1(order=order, diffusion=1.0, covariance=covariance), records, (0,))
+    free = () if name == "everywhere" else (0,)
+    problem = Problem.build(system, EK1(order=order, diffusion=1.0, covariance=covariance), records, free)
+    problem = problem.everywhere() if name == "everywhere" else problem
     data = problem.data(records, 2)
     theta = np.concatenate([list(params.values()), [0.7] * len(system.chain_states), [0.1] * n_y, data.scale])
     start = np.concatenate([rng.normal(0, 0.3, (runs, n_x)), np.full((runs, n_x), 0.1), data.starts], axis=1)

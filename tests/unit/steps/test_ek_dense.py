@@ -12,7 +12,7 @@ from pm_sysid.solve import options
 from pm_sysid.solve.filter_graph import Problem
 from pm_sysid.solve.options import EK0, EK1
 from pm_sysid.steps.ek import Output
-from support.dense import Linearisation, Reference, mean_squares, reference
+from support.dense import Linearisation, Reference, everywhere, mean_squares, reference
 from support.linear_cases import PYTHON, SYSTEMS, Case, linearisation_of, prepare, unknowns
 
 TOLERANCE = 1e-9
@@ -188,6 +188,19 @@ def test_block_form_of_coupled_chains(case: Case) -> None:
     check(case, "ek1 own chain")
     ek1 = expected(case, "ek1")
     assert not np.allclose(expected(case, "ek1 own chain").loglik, ek1.loglik, rtol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", [case for case in KNOWN if not SYSTEMS[case.system].relations], ids=str)
+def test_given_the_ode_everywhere(case: Case) -> None:
+    """Would fail if the density were not that of the record given the ODE at all times, sample by sample."""
+    linear, records, settings = prepare(case)
+    truth = [everywhere(linear, s, r, r.output_matrix, linearisation_of(case)) for r, s in zip(records, settings, strict=True)]
+    problem = Problem.build(linear.system, case.solver(order=case.order, diffusion=1.0, covariance=case.covariance), records)
+    problem = problem.everywhere()
+    y = np.concatenate([r.output_matrix for r in records])
+    outputs, _ = problem.run(y, unknowns(linear, settings), problem.data(records, case.substeps))
+    found, expected = outputs.eval(mode=PYTHON).sum(axis=1), np.concatenate(truth)
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=str)
