@@ -4,8 +4,9 @@ Problem: Duffing oscillator, natural frequency 68 Hz, sampled at 610.35 Hz, T = 
 steps are exact (neither of the others takes an input that jumps), an integrated Wiener process of order 4 with a known
 diffusion, EK1, known initial state with exact derivatives, white noise. Three packages filter the same model:
 
-- pm_sysid: the predictive density of each sample, given the samples and the ODE before it;
-- ode-filters: the same (channel "obs"), and the density given the ODE everywhere ("fenrir");
+- pm_sysid: the predictive density of each sample, given the samples and the ODE before it, and the density given the ODE
+  everywhere (``likelihood="fenrir"``);
+- ode-filters: the same two (channels "obs" and "fenrir");
 - rodeo: "dalton" and "fenrir", which both condition on the ODE everywhere.
 
 The reference is the density of the data around an accurate solution. Without the others installed, their rows say so:
@@ -92,7 +93,7 @@ class Rival(NamedTuple):
     batch: Callable[[np.ndarray], Any]
 
 
-def pm_sysid(p: Problem, steps: int) -> Rival:
+def pm_sysid(p: Problem, steps: int, likelihood: Any) -> Rival:
     import pymc as pm
 
     import pm_sysid as sid
@@ -105,7 +106,8 @@ def pm_sysid(p: Problem, steps: int) -> Rival:
         theta = pm.Normal("theta", THETA, np.abs(THETA))
         params = {name: theta[i] for i, name in enumerate(("m", "c", "k", "k3"))}
         solver = sid.EK1(order=ORDER, diffusion=SIGMA)
-        sid.ODEFilter("y", sid.models.duffing(), record, params, noise=NOISE, x0=0.0, solver=solver, substeps=steps)
+        settings = dict(noise=NOISE, x0=0.0, solver=solver, substeps=steps, likelihood=likelihood)
+        sid.ODEFilter("y", sid.models.duffing(), record, params, **settings)
     value, slope = model.logp(vars=model.observed_RVs), model.dlogp()
     both = model.compile_fn([value, slope], inputs=model.value_vars, point_fn=False)
     single = model.compile_fn(value, inputs=model.value_vars, point_fn=False)
@@ -181,7 +183,8 @@ def rodeo(p: Problem, steps: int, method: str) -> Rival:
 
 
 RIVALS: dict[str, Callable[[Problem, int], Rival]] = {
-    "pm_sysid": pm_sysid,
+    "pm_sysid": lambda p, steps: pm_sysid(p, steps, "filter"),
+    "pm_sysid, Fenrir": lambda p, steps: pm_sysid(p, steps, "fenrir"),
     "ode-filters": lambda p, steps: ode_filters(p, steps, "obs"),
     "ode-filters, Fenrir": lambda p, steps: ode_filters(p, steps, "fenrir"),
     "rodeo, DALTON": lambda p, steps: rodeo(p, steps, "dalton"),

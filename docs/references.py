@@ -218,6 +218,10 @@ REFERENCES = (
         "Statistics and Computing 18, 435-446", "10.1007/s11222-008-9104-9",
     ),
     Reference(
+        "Tronarp, Bosch and Hennig", 2022, "Fenrir: Physics-enhanced regression for initial value problems", "ICML, PMLR 162",
+        "10.48550/arXiv.2202.01287",
+    ),
+    Reference(
         "Tronarp, Kersting, Särkkä and Hennig", 2019,
         "Probabilistic solutions to ordinary differential equations as nonlinear Bayesian filtering: a new perspective",
         "Statistics and Computing 29, 1297-1315", "10.1007/s11222-019-09900-1",

@@ -786,6 +786,25 @@ def relations(found: Mapping[str, Any]) -> str:
     )
 
 
+def wrong_starts(found: Mapping[str, Any]) -> str:
+    """Searches from draws of the prior, by likelihood and by way."""
+    ways, rows = ("plain", "free diffusion, 1e3", "free diffusion, 1e8", "tempered"), []
+    for name, problem in found.items():
+        for key, row in problem.items():
+            if not isinstance(row, Mapping) or "ways" not in row:
+                continue
+            likelihood, steps = key.split(", ")
+            error = row["log posterior at the mode of fine steps"] - problem["log posterior, 32 steps"][likelihood]
+            cells = [f"{row['ways'][w]['right']:.2f} ({row['ways'][w]['evaluations']:.0f})" for w in ways]
+            rows.append([name.replace("_", " "), likelihood, steps, f"{error:.4f}" if abs(error) < 1e6 else "beyond 1e6", *cells])
+    starts = next(iter(found.values()))["starts"]
+    return (
+        f"Share of {starts} searches from draws of the prior, the same in all rows of a problem, that end in the best mode, and "
+        "evaluations a search (with gradient); error of the log posterior at the mode by the steps.\n\n"
+        + table(["problem", "likelihood", "a sample", "error of the steps", *ways], rows)
+    )
+
+
 def end_to_end(found: Mapping[str, Any]) -> str:
     """From a prior to draws, by several packages."""
     columns = {
@@ -877,6 +896,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
     ),
     ("Benchmark: filters of three packages", "benchmarks/filters.py", "benchmarks/results/filters.json", "speed.md", filters),
     ("Benchmark: noise", "benchmarks/noise.py", "benchmarks/results/noise.json", "how_to/outputs_and_noise.md", noise),
+    (
+        "Benchmark: wrong starts",
+        "benchmarks/wrong_starts.py",
+        "benchmarks/results/wrong_starts.json",
+        "how_to/likelihoods.md",
+        wrong_starts,
+    ),
     (
         "Benchmark: exact relations",
         "benchmarks/relations.py",

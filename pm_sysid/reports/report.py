@@ -197,6 +197,8 @@ def _pairs(model: Any, idata: Any) -> dict[str, tuple[pm.Model, Any]]:
         if idata is None:
             raise ValueError("idata is None; give the posterior of the model, as pm.sample returned it.")
         return {"model": (model, idata)}
+    if isinstance(model, xr.DataTree | xr.Dataset):
+        raise TypeError("model is a posterior, and the model comes before it; give report(model, idata), without model=.")
     if not isinstance(model, Mapping) or not model:
         raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or a dict of name: (model, idata).")
     if idata is not None:

@@ -164,6 +164,7 @@ def test_an_interactive_report_is_refused_without_plotly_before_anything_is_comp
     [
         ((MODEL,), {}, ValueError, "idata is None"),
         (({},), {}, TypeError, "give a pm.Model, or a dict"),
+        ((draws(),), {}, TypeError, r"the model comes before it; give report\(model, idata\)"),
         (({"a": MODEL},), {}, ValueError, "give a tuple"),
         (({"a": (MODEL, draws())}, draws()), {}, ValueError, "beside a dict of models"),
         ((MODEL, draws(), OTHER), {}, ValueError, "its outputs differ"),
