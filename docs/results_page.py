@@ -796,7 +796,9 @@ def wrong_starts(found: Mapping[str, Any]) -> str:
             likelihood, steps = key.split(", ")
             error = row["log posterior at the mode of fine steps"] - problem["log posterior, 32 steps"][likelihood]
             cells = [f"{row['ways'][w]['right']:.2f} ({row['ways'][w]['evaluations']:.0f})" for w in ways]
-            rows.append([name.replace("_", " "), likelihood, steps, f"{error:.4f}" if abs(error) < 1e6 else "beyond 1e6", *cells])
+            rows.append(
+                [name.replace("_", " "), likelihood, steps, f"{error:.4f}" if abs(error) < 1e6 else "beyond 1e6", *cells]
+            )
     starts = next(iter(found.values()))["starts"]
     return (
         f"Share of {starts} searches from draws of the prior, the same in all rows of a problem, that end in the best mode, and "

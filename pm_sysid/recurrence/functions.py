@@ -42,6 +42,7 @@ from pm_sysid.compat import (
     ScalarFromTensor,
     Shape,
     Shape_i,
+    Solve,
     SpecifyShape,
     Split,
     Subtensor,
@@ -61,8 +62,8 @@ WHOLE = (
     Eye, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor,
     TensorFromScalar,
 )  # fmt: skip
-#: Name of the rewrite below, which only :func:`compiled` asks for.
-KERNELS = "pm_sysid_kernels"
+#: Names of the rewrites below, which only :func:`compiled` asks for.
+KERNELS, SOLUTIONS = "pm_sysid_kernels", "pm_sysid_solutions"
 
 
 class Kernel(Op):
@@ -102,6 +103,52 @@ class JoinRows(Op):
         output_storage[0][0] = np.concatenate(rows, axis=self.axis - self.core)
 
 
+class SolveRows(Op):
+    """Solve linear systems, the first dimensions of both sides broadcast: what Blockwise does matrix by matrix.
+
+    Where a matrix has no inverse, the solution is no number.
+    """
+
+    __props__ = ("vector",)
+
+    def __init__(self, vector: bool) -> None:
+        self.vector = vector
+
+    def make_node(self, matrix: Any, right: Any) -> Apply:
+        """Matrices (..., n, n) and right-hand sides (..., n, k), or (..., n) if ``vector``."""
+        ndim = max(matrix.type.ndim - self.vector, right.type.ndim)
+        return Apply(self, [matrix, right], [pt.TensorType("float64", (None,) * ndim)()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Solve all, or one by one where one of them cannot be."""
+        matrix, right = inputs
+        right = right[..., None] if self.vector else right
+        try:
+            solution = np.linalg.solve(matrix, right)
+        except np.linalg.LinAlgError:
+            with np.errstate(all="ignore"):
+                singular = ~(np.abs(np.linalg.slogdet(matrix)[1]) < np.inf)
+            there = np.where(singular[..., None, None], np.eye(matrix.shape[-1]), matrix)
+            solution = np.where(singular[..., None, None], np.nan, np.linalg.solve(there, right))
+        output_storage[0][0] = solution[..., 0] if self.vector else solution
+
+
+def _solves_general(op: Any) -> bool:
+    return isinstance(op, Solve) and op.assume_a == "gen"
+
+
+class _SolveAtOnce(GraphRewriter):
+    """Replace solutions of linear systems before PyTensor takes them apart into factors, matrix by matrix."""
+
+    def apply(self, fgraph: Any) -> None:
+        for node in fgraph.toposort():
+            core = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+            if _solves_general(core):
+                (solved,) = SolveRows(core.b_ndim == 1).make_node(*node.inputs).outputs
+                solved = node.outputs[0].type.filter_variable(solved)
+                fgraph.replace_all([(node.outputs[0], solved)], reason=SOLUTIONS)
+
+
 class _CallKernels(GraphRewriter):
     """Replace what Python would do step by step, or row by row."""
 
@@ -119,12 +166,13 @@ class _CallKernels(GraphRewriter):
 
 
 optdb.register(KERNELS, _CallKernels(), position=100)
+optdb.register(SOLUTIONS, _SolveAtOnce(), position=0)
 
 
 @lru_cache(maxsize=1)
 def numpy_mode() -> Mode:
     """PyTensor's rewrites without those that are for compiled code."""
-    query = RewriteDatabaseQuery(include=["fast_run", "py_only", KERNELS], exclude=["fusion", "inplace", "BlasOpt"])
+    query = RewriteDatabaseQuery(include=["fast_run", "py_only", KERNELS, SOLUTIONS], exclude=["fusion", "inplace", "BlasOpt"])
     return Mode(VMLinker(allow_gc=False, use_cloop=False, c_thunks=False), query)
 
 
@@ -133,7 +181,7 @@ def on_whole_arrays(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> 
     between = io_toposort(inputs, outputs)
     # Blockwise is what vectorize_graph leaves around these operations; a rewrite takes it away.
     ops = [node.op.core_op if isinstance(node.op, Blockwise) else node.op for node in between]
-    return all(isinstance(op, (RunOp, *WHOLE)) or _by_elements(op) for op in ops)
+    return all(isinstance(op, (RunOp, *WHOLE)) or _solves_general(op) or _by_elements(op) for op in ops)
 
 
 def _by_elements(op: Op) -> bool:

@@ -67,6 +67,25 @@ def test_rows_are_joined_at_once() -> None:
     assert not any(isinstance(n.op, Blockwise) for n in inside)
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_linear_systems_are_solved_at_once(vector: bool) -> None:
+    """Solutions and their gradients, where only one side depends on the particle, and where a matrix has no inverse."""
+    A, b = pt.dmatrix("A"), pt.dvector("b") if vector else pt.dmatrix("b")
+    solution = pt.linalg.solve(A, b, b_ndim=1 if vector else 2)
+    graphs = [solution, *pt.grad((solution**2).sum(), [A, b])]
+    many, rng = pt.dtensor3("many"), np.random.default_rng(1)
+    arrays = [rng.standard_normal((5, 3, 3)), rng.standard_normal(3 if vector else (3, 2))]
+    batch = vectorize_graph(graphs, {A: many})
+    for inputs, outputs, values in (([many, b], batch, arrays), ([A, b], graphs, [arrays[0][0], arrays[1]])):
+        assert functions.on_whole_arrays(inputs, outputs)
+        expected = pytensor.function(inputs, outputs, mode=PYTHON)(*values)
+        for got, want in zip(compiled(inputs, outputs)(*values), expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-10)
+    arrays[0][2] = 1.0
+    found = compiled([many, b], vectorize_graph([solution], {A: many}))(*arrays)[0]
+    assert np.isnan(found[2]).all() and np.isfinite(np.delete(found, 2, axis=0)).all()
+
+
 def test_impossible_numbers_are_not_a_warning() -> None:
     x = pt.dvector("x")
     with warnings.catch_warnings():
