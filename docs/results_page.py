@@ -801,8 +801,8 @@ def wrong_starts(found: Mapping[str, Any]) -> str:
             )
     starts = next(iter(found.values()))["starts"]
     return (
-        f"Share of {starts} searches from draws of the prior, the same in all rows of a problem, that end in the best mode, and "
-        "evaluations a search (with gradient); error of the log posterior at the mode by the steps.\n\n"
+        f"Share of {starts} searches from draws of the prior, the same in all rows of a problem, that end in the best mode, "
+        "and evaluations a search (with gradient); error of the log posterior at the mode by the steps.\n\n"
         + table(["problem", "likelihood", "a sample", "error of the steps", *ways], rows)
     )
 
