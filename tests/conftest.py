@@ -49,7 +49,7 @@ def same_random_numbers(request: pytest.FixtureRequest) -> None:
 #: Folders and files whose subject is what PyTensor compiles by numba, or how fast it is.
 COMPILED = (
     "unit/recurrence/test_functions", "unit/recurrence/test_backends", "unit/recurrence/test_op", "unit/recurrence/jax",
-    "unit/recurrence/test_batch_op", "fuzz/test_fuzz", "unit/test_environment", "unit/test_compat", "docs",
+    "unit/recurrence/test_batch_op", "unit/test_environment", "unit/test_compat", "docs",
     "integration/test_sampling", "integration/test_target",
 )  # fmt: skip
 

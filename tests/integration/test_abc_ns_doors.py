@@ -119,8 +119,8 @@ def test_a_plateau_is_no_convergence() -> None:
     with pm.Model() as model:
         x = pm.Uniform("x", 0.0, 1.0, shape=2)
         pm.Simulator("y", simulate, x, observed=[0.5, 0.5, 0.0])
-    budget = sid.Execution(max_simulations=60_000)
-    idata = sid.sample_abc_ns({"m": model}, 200, distance=distance, execution=budget, **QUIET)
+    budget = sid.Execution(max_simulations=30_000)
+    idata = sid.sample_abc_ns({"m": model}, 100, distance=distance, execution=budget, **QUIET)
     rounds = idata["populations"].to_dataset()
     slow = 1 - rounds["threshold"].values[1:] / rounds["threshold"].values[:-1] < 0.005
     assert slow[1:4].all()  # a rule that looks at the threshold alone would have stopped here
