@@ -95,12 +95,13 @@ class Evidence(NamedTuple):
 class Zero(NamedTuple):
     """What a residual was before it was conditioned to be zero.
 
-    ``surprise`` is its square over its variance (when calibrating), ``log_density`` that of zero but for a constant (where the
-    measurements are conditioned on the ODE everywhere).
+    ``surprise`` is its square over its variance (when calibrating); ``gain`` is how it moved the mean.
     """
 
     surprise: Scalar = 0.0
-    log_density: Scalar = 0.0
+    residual: Scalar = 0.0
+    variance: Scalar = 0.0
+    gain: Sequence[Scalar] = ()
 
 
 class FilterSteps(Carry):
@@ -111,7 +112,7 @@ class FilterSteps(Carry):
     steps how large the states were.
 
     Conditioned on the ODE everywhere (``form.everywhere``), the carry is a filter of the ODE alone, after which comes the state
-    given the measurements too, and the sum that :meth:`_beside` adds to.
+    given the measurements too (its mean as a distance from the first) and the sum that :meth:`_beside` adds to.
     """
 
     def __init__(self, system: System, form: Form, calibrate: bool = False, trace: bool = False) -> None:
@@ -164,7 +165,8 @@ class FilterSteps(Carry):
             state.append(Block(substitute(mean, zero), [[0.0] * self.columns(b) for _ in parts], sensitivity))
         state = self.stretched(state, [div(1.0, a) for a in self.scale])
         inputs = [*system.x[:n_x], *std, system.t, *(s for level in levels for s in level)]
-        beside = [*self.pack(state), 0.0] if self.n_beside else []
+        apart = [block._replace(mean=[0.0] * len(block.mean)) for block in state]
+        beside = [*self.pack(apart), 0.0] if self.n_beside else []
         extra = [0.0] * (self.n_extra - self.n_beside)
         return Phase.build([], self.params, inputs, [*self.pack(state), *extra, *beside])
 
@@ -268,7 +270,7 @@ class FilterSteps(Carry):
             else:
                 state, seen = self._conditioned(predicted, residual, H, exact)
                 extra = [add(e, zero.surprise) for e, zero in zip(extra, seen, strict=True)] if calibrate else extra
-                beside = self._beside(beside, stretch, apart, diffusion, residual, H, f, seen) if beside else []
+                beside = self._beside(beside, stretch, diffusion, H, seen) if beside else []
         state = self._solved(state, predicted, f, H, exact)
         if self.system.relations:
             state = self._related(state, predicted, scale, extra)
@@ -290,36 +292,40 @@ class FilterSteps(Carry):
         self,
         beside: list[Scalar],
         stretch: list[Scalar],
-        alone: State,
         diffusion: list[Scalar],
-        residual: list[Scalar],
         H: list[Row],
-        f: list[Scalar],
         seen: list[Zero],
     ) -> list[Scalar]:
         """Take the state given the measurements over a substep, conditioned on the ODE that is linearised at the ODE alone.
 
-        ``alone`` is the state given the ODE alone after its mean has moved, which has the residuals ``residual``, and ``seen``
-        is what these were under it. The last entry sums how much more (or less) probable the measurements make the residuals,
-        whose density given the ODE before divides that of both.
+        Its mean is carried as the distance from that of the ODE alone: the two agree in all digits where the measurements say
+        nothing, and the residual's standard deviation may be less than the rounding of either. ``seen`` is what the residuals
+        were given the ODE alone. The last entry sums how much more (or less) probable the measurements make them, whose density
+        given the ODE before divides that of both.
         """
         *packed, total = beside
         state = self.unpack(packed)
         if stretch:
             state = self.stretched(state, [div(1.0, a) for a in stretch])
-        moved = self._moved(state)
-        since = {
-            part: sub(m, m0)
-            for b in range(self.n_blocks)
-            for part, m, m0 in zip([(c, k) for k, c in self.components(b)], moved[b].mean, alone[b].mean, strict=True)
-        }
-        residual = [add(z, *(mul(h, since[part]) for part, h in row.items())) for z, row in zip(residual, H, strict=True)]
-        predicted = [self._predicted(b, block, diffusion) for b, block in enumerate(moved)]
-        state, now = self._conditioned(predicted, residual, H, [])
-        state = self._solved(state, predicted, f, H, [])
+        (block,) = self._moved(state)
+        mean, root, _ = self._predicted(0, block, diffusion)
+        for c in reversed(range(self.n_chains)):
+            z, gain_alone, s_alone = seen[c].residual, seen[c].gain, seen[c].variance
+            h = [H[c].get((d, k), 0.0) for k, d in self.components(0)]
+            F, e = project(root, h), dot(h, mean)
+            s = dot(F, F)
+            gain, root = correct(root, F, div(1.0, s), 0.0)
+            mean = [sub(m, add(mul(k, e), mul(sub(k, k0), z))) for m, k, k0 in zip(mean, gain, gain_alone, strict=True)]
+            # -log N(z + e; 0, s) + log N(z; 0, s_alone), twice
+            less = add(mul(div(e, s), add(mul(2.0, z), e)), mul(z, z, sub(div(1.0, s), div(1.0, s_alone))))
+            total = sub(total, mul(0.5, add(psb.log(as_variable(div(s, s_alone))), less)))
+        for i, (k, c) in enumerate(self.components(0)):
+            if set(H[c]) == {(c, k)}:  # known for certain, see _solved
+                mean[i], root[i] = 0.0, [0.0] * len(root)
+        state = [Block(mean, root, block.sensitivity)]
         if stretch:
             state = self.stretched(state, stretch)
-        return [*self.pack(state), add(total, *(sub(a.log_density, b.log_density) for a, b in zip(now, seen, strict=True)))]
+        return [*self.pack(state), total]
 
     def _moved(self, state: State) -> State:
         """Blocks of which the mean has moved over a substep; a loop over the chains moves their sensitivities with it."""
@@ -403,10 +409,8 @@ class FilterSteps(Carry):
         ]
         # The expectation of the square is over the processes.
         surprise = div(add(mul(z, z), dot(lean, lean)), s) if self.calibrate else 0.0
-        density = mul(-0.5, add(psb.log(as_variable(s)), div(mul(z, z), s))) if self.n_beside else 0.0
-        return Block([sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)], root, sensitivity), Zero(
-            surprise, density
-        )
+        mean = [sub(m, mul(k, z)) for m, k in zip(block.mean, gain, strict=True)]
+        return Block(mean, root, sensitivity), Zero(surprise, z, s, gain)
 
     def _chain_by_chain(
         self, moved: State, diffusion: list[Scalar], residual: list[Scalar], H: list[Row], exact: list[Row]
@@ -543,12 +547,16 @@ class FilterSteps(Carry):
         if beside:
             assert output == "loglik"
             *packed, gained = beside
-            after = self._after_jump(self.unpack(packed), jump) if jump else self.unpack(packed)
-            after, outputs = self._measure(after, y, output)
+            apart = self._after_jump(self.unpack(packed), jump) if jump else self.unpack(packed)
+            given = [
+                block._replace(mean=[add(m, d) for m, d in zip(block.mean, other.mean, strict=True)])
+                for block, other in zip(state, apart, strict=True)
+            ]
+            apart, outputs = self._measure(apart, y, output, given)
             # What the ODE said since the last sample counts with the first output; what is not a number is impossible.
             known = psb.lt(psb.abs(as_variable(gained)), constant(math.inf))
             outputs = [add(outputs[0], switch(known, gained, -math.inf)), *outputs[1:]]
-            beside = [*self.pack(after), 0.0]
+            beside = [*self.pack(apart), 0.0]
         elif not self.calibrate:
             state, outputs = self._measure(state, y, output)
         if output == "states":
@@ -558,7 +566,7 @@ class FilterSteps(Carry):
         return Phase.build([*carry, *extra_in], self.params, inputs, [*self.pack(state), *extra, *beside, *outputs])
 
     def _after_jump(self, state: State, jump: list[Scalar]) -> State:
-        """Shift another state by a linearised shift of :meth:`_jump`."""
+        """Shift what is a distance from a state by the linearised shift of that, see :meth:`_jump`."""
         size, before = 1 + len(self.system.x), iter(range(0, len(jump), 1 + len(self.system.x)))
         where = {part: (b, i) for b in range(len(state)) for i, part in enumerate(self.components(b))}
         shifted: State = []
@@ -566,7 +574,6 @@ class FilterSteps(Carry):
             mean, root = block.mean[:], block.root[:]
             for i in range(len(mean)):
                 at = next(before)
-                mean[i] = add(mean[i], jump[at])
                 for s, factor in enumerate(jump[at + 1 : at + size]):
                     if is_number(factor, 0.0):
                         continue
@@ -643,14 +650,16 @@ class FilterSteps(Carry):
         (F,) = Project(len(root), m).on(root[:m], h[:m])
         return F  # type: ignore[no-any-return]
 
-    def _measure(self, state: State, y: list[Variable], output: Output) -> tuple[State, list[Scalar]]:
-        """Scalar updates by each output, linearised at the state before the first.
+    def _measure(
+        self, state: State, y: list[Variable], output: Output, around: State | None = None
+    ) -> tuple[State, list[Scalar]]:
+        """Scalar updates by each output, linearised at the state before the first, or ``around`` what it is a distance in.
 
         Correlated noise is taken apart by the factor of its covariance: combinations of the outputs have independent noise of
         unit variance.
         """
         system, drawing, n_y = self.system, output == "draw", len(self.system.g)
-        expected, rows = self._observation(state)
+        expected, rows = self._observation(state if around is None else around)
         before = [block.mean for block in state]
         missing = None if drawing else [psb.isnan(v) for v in y]
         values: list[Scalar] = list(y[:n_y])

@@ -75,6 +75,14 @@ def test_fine_steps_make_the_likelihoods_one() -> None:
     assert gaps[0] > 100 * gaps[1] > 0 and gaps[2] < 1e-6
 
 
+@pytest.mark.parametrize(("order", "substeps"), [(6, 64), (8, 64), (11, 8)])
+def test_residuals_as_small_as_their_rounding(order: int, substeps: int) -> None:
+    """Would fail if the two states were subtracted: what rounding leaves, over a residual's deviation, was 1000 nats."""
+    options = dict(solver=sid.EK1(order=order), substeps=substeps)
+    found, expected = (log_likelihood(model(likelihood=kind, **options)).sum() for kind in ("fenrir", "filter"))
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
 def test_gradient_and_batch() -> None:
     """Would fail if the second state were left out of the adjoint, or lanes mixed the two."""
     built = model()

@@ -209,7 +209,7 @@ def small() -> Case:
 def test_filters_equal_the_interpreted_ones(name: str) -> None:
     """Uneven times, several records, missing samples, an uncertain start; several outputs in blocks."""
     case = filter_case(name, runs=3 if name == "duffing" else 2)
-    outputs, _, g_params, _ = assert_same(case, rtol=1e-9 if name == "everywhere" else 1e-10)
+    outputs, _, g_params, _ = assert_same(case, rtol=1e-10)
     assert np.isfinite(outputs).all() and np.ptp(outputs) > 0.1
     constants = np.arange(case.op.n_params) >= case.op.n_params - case.op.n_constants
     assert np.all((g_params == 0.0) == constants)
