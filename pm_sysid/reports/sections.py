@@ -166,8 +166,9 @@ class Study:
             steps = f"{counted(substeps, 'filter steps')} a sample"
             if grids is not None:
                 steps = f"{substeps * sum(g.total for g in grids)} filter steps of different lengths in all"
+            given = ", with the likelihood of the record given the ODE everywhere (Fenrir)" if form.everywhere else ""
             text = Markup(
-                f"Solved by a probabilistic filter, {solver}, {diffusion} diffusion, {steps}; "
+                f"Solved by a probabilistic filter, {solver}, {diffusion} diffusion, {steps}{given}; "
                 f"the input is {BETWEEN_SAMPLES[self.records[name][0].intersample]} between samples. "
                 "Measured as <i>{}</i> in the variable <i>{}</i>."
             )

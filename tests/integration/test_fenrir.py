@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from scipy.stats import norm
 
 import pm_sysid as sid
+from pm_sysid.reports.sections import Study
 
 RNG = np.random.default_rng(3)
 T = 24
@@ -170,3 +172,13 @@ def test_large_filters_and_relations_are_refused() -> None:
     with pm.Model(), pytest.raises(ValueError, match="does not know relations; use likelihood='filter'"):
         start = dict(a=1.0, b=0.0)
         sid.ODEFilter("y", closed, sid.TimeSeries(TIMES, None, CLEAN), dict(k=1.0), noise=0.1, x0=start, likelihood="fenrir")
+
+
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+def test_a_report_names_the_likelihood() -> None:
+    rng = np.random.default_rng(0)
+    draws = {"k": 4.0 + 0.1 * rng.standard_normal((2, 100)), "k3": 1.5 + 0.1 * rng.standard_normal((2, 100))}
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset({n: (("chain", "draw"), v) for n, v in draws.items()})})
+    study = Study(model(), idata, {"y": [MEASURED]}, sid.Validation.of(None), {}, False)
+    equations = dict(study.sections())["Equations"]
+    assert any("given the ODE everywhere (Fenrir)" in str(block) for block in equations())
