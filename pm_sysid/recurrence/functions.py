@@ -104,7 +104,7 @@ class JoinRows(Op):
 
 
 class SolveRows(Op):
-    """Solve linear systems, the first dimensions of both sides broadcast: what Blockwise does matrix by matrix.
+    """Solve linear systems at once, the first dimensions of both sides broadcast: what Blockwise does matrix by matrix.
 
     Where a matrix has no inverse, the solution is no number.
     """
@@ -120,7 +120,7 @@ class SolveRows(Op):
         return Apply(self, [matrix, right], [pt.TensorType("float64", (None,) * ndim)()])
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
-        """Solve all, or one by one where one of them cannot be."""
+        """Solve all, with another matrix in the place of one that has no inverse."""
         matrix, right = inputs
         right = right[..., None] if self.vector else right
         try:
@@ -143,7 +143,7 @@ class _SolveAtOnce(GraphRewriter):
     def apply(self, fgraph: Any) -> None:
         for node in fgraph.toposort():
             core = node.op.core_op if isinstance(node.op, Blockwise) else node.op
-            if _solves_general(core):
+            if _solves_general(core) and node.outputs[0].type.dtype == "float64":
                 (solved,) = SolveRows(core.b_ndim == 1).make_node(*node.inputs).outputs
                 solved = node.outputs[0].type.filter_variable(solved)
                 fgraph.replace_all([(node.outputs[0], solved)], reason=SOLUTIONS)

@@ -119,7 +119,7 @@ class Problem:
 
     def everywhere(self) -> Problem:
         """The same with the measurements conditioned on the ODE at all times, or an error that says what stands against it."""
-        refuse(self)
+        _refuse_everywhere(self)
         return replace(self, form=replace(self.form, everywhere=True, rolled=False))
 
     @property
@@ -193,7 +193,7 @@ class Problem:
         return pt.sqrt(total / pt.maximum(data.substeps.shape[0], 1) + FLOOR**2)
 
 
-def refuse(problem: Problem) -> None:
+def _refuse_everywhere(problem: Problem) -> None:
     """Refuse what cannot be conditioned on the ODE everywhere.
 
     The ODE is no evidence on an uncertain initial state or on processes here, which a density given the ODE everywhere would
