@@ -68,6 +68,29 @@ def test_one_sample_is_seen_around_the_smoothed_solution(solver: Any, intersampl
         np.testing.assert_allclose(found.sum(), expected, rtol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+def test_steps_of_different_lengths_and_records_of_their_own() -> None:
+    """Would fail if the second state were not taken to the scale of a step, or one record's went on in the next."""
+    steps, nothing = np.tile([1, 3, 2], 8)[: T - 1], np.full(T, np.nan)
+    solver, total = sid.EK1(order=4, diffusion="dynamic"), 0.0
+    records, expected = [], []
+    for at, k in ((11, 3.0), (T - 2, 5.0)):
+        with model(RECORD.replace(y=nothing), solver=solver, substeps=steps) as blank:
+            states = sid.smooth(dict(k=k, k3=2.5), model=blank)
+        mean, std = (states[name].values[0, 0, at, 0] for name in ("outputs", "outputs_std"))
+        records.append(RECORD.replace(y=np.where(np.arange(T) == at, mean + 0.1, np.nan)))
+        expected.append(norm.logpdf(mean + 0.1, mean, np.hypot(std, 0.05)))
+        total += std
+    assert total > 1e-3  # or there is nothing to see
+    with pm.Model() as built:
+        k = pm.LogNormal("k", np.log(4.0), 0.5, shape=2)
+        settings = dict(noise=0.05, x0=0.1, solver=solver, substeps=[steps, steps], likelihood="fenrir")
+        sid.ODEFilter("y", DUFFING, records, dict(TRUTH, k=k, k3=2.5), **settings)
+    logp = built.compile_fn(built.logp(vars=[built["y"]], sum=False)[0], inputs=built.value_vars)
+    found = logp(dict(k_log__=np.log([3.0, 5.0]))).reshape(2, T).sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
 def test_fine_steps_make_the_likelihoods_one() -> None:
     """Would fail if one of them conditioned on something else than the record and the ODE."""
     gaps = []
