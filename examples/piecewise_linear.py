@@ -204,7 +204,7 @@ def oscillator_study(title, kind, record, run, truth, particles, curve, breakpoi
     idata, best, result = abc(oscillators(kind, record, breakpoints), particles)
     posteriors, likely, rows = {}, None, {}
     if particles >= 1000:  # fewer lose their way between the modes
-        posteriors, likely, rows = by_likelihood(oscillators(kind, record, breakpoints, likelihood=True), 4 * particles)
+        posteriors, likely, rows = by_likelihood(oscillators(kind, record, breakpoints, likelihood=True), particles)
         print(f"  most probable by ABC: {best}; by evidence: {likely}")
     if truth is not None:
         for name, draws in (("ABC", idata.get("trilinear")), ("likelihood", posteriors.get("trilinear"))):

@@ -29,7 +29,7 @@ from pm_sysid.recurrence.op import substeps_by_run
 from pm_sysid.recurrence.threads import default_threads, thread_count
 
 #: Fewest samples by which a diffusion is calibrated.
-MIN_DIFFUSION_SAMPLES = 256
+MIN_DIFFUSION_SAMPLES = 64
 
 #: Functions that are compiled, in words.
 PRIOR, PARAMETERS, OTHERS = "log prior", "parameters of the filters", "log-likelihood of other data"
