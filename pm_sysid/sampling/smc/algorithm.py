@@ -36,6 +36,8 @@ COLLAPSE = 0.02
 #: which on they fit it. Independent moves by proposals that fit worse empty small modes: such modes have few particles to tell
 #: their shape, and are left more easily than found.
 GOOD_SHARE = 0.3
+#: How many times denser the posterior may be, at any particle, than proposals of few components.
+REACH = 20.0
 #: Points at which the effective size of a stage is kept.
 PATH = 16
 #: Draws from the prior for each particle.
@@ -315,23 +317,28 @@ class Sequential:
         """
         # The mixture is fitted to particles as they were visited, and to those of every region where there were some: one that
         # the last samples have left little of keeps a component.
-        posterior, visited, count = normalised(state.log_weights), state.log_weights - state.moved_weights, self.draws
-        found = normalised(visited + log_raise(state.region, normalised(visited))[state.region])
-        if len(state.particles.x) > FITTED:
-            picked = systematic(found, FITTED, rng)
-            proposal = Mixture.fit(state.particles.x[picked], np.full(FITTED, 1 / FITTED), self.moves.freedom, rng)
+        visited = state.log_weights - state.moved_weights
+        x, found = state.particles.x, normalised(visited + log_raise(state.region, normalised(visited))[state.region])
+        if len(x) > FITTED:
+            x, found = x[systematic(found, FITTED, rng)], np.full(FITTED, 1 / FITTED)
+        last, before = self.finished(state), state
+        # Few components first, and more where these leave out particles or do not fit.
+        for corrected in (True, False):
+            proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected)
+            if corrected and not self._reaches(before, proposal):
+                continue
+            strata = Strata.level(proposal) if last else Strata.of(proposal, before.particles.x, normalised(before.log_weights))
+            tilted = before._replace(log_weights=before.log_weights + strata.log_tilt(before.particles.x))
+            weights, count = normalised(tilted.log_weights), self.draws
+            chains = -(-count // self.moves.chain_length) if self.moves.waste_free else count
+            begun = before._replace(evaluations=state.evaluations)
+            state, estimate = self._independent(begun, strata, systematic(weights, chains, rng), rng)
+            fits = estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
+            if fits and state.accept_rate >= self.moves.min_acceptance:
+                break
         else:
-            proposal = Mixture.fit(state.particles.x, found, self.moves.freedom, rng)
-        last = self.finished(state)
-        strata = Strata.level(proposal) if last else Strata.of(proposal, state.particles.x, posterior)
-        before = state._replace(log_weights=state.log_weights + strata.log_tilt(state.particles.x))
-        weights = normalised(before.log_weights)
-        chains = -(-count // self.moves.chain_length) if self.moves.waste_free else count
-        state, estimate = self._independent(state, strata, systematic(weights, chains, rng), rng)
-        fits = estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
-        if state.accept_rate < self.moves.min_acceptance or not fits:
             # From as many particles as there are: the few chains of waste-free moves lose modes that proposals do not reach.
-            state = self._walk(state, before, strata, systematic(weights, count, rng), rng)
+            state = self._walk(state, tilted, strata, systematic(weights, count, rng), rng)
         if last:
             state, estimate = self._conclude(state, estimate, fits, rng)
             fits = True
@@ -349,6 +356,18 @@ class Sequential:
         # Where proposals fit poorly, particles are remembered for a look around in the end.
         some = state.particles.x[rng.integers(len(moved), size=REMEMBERED)]
         return state._replace(remembered=np.concatenate([state.remembered, some])[-STAGES * REMEMBERED :])
+
+    def _reaches(self, state: SequentialState, proposal: Mixture) -> bool:
+        """Whether the density of a proposal is nowhere much less than the posterior's, as far as the particles know.
+
+        Draws that fit a part of the posterior have even weights. The particles know of the other parts, and Markov chains with
+        such proposals would leave these more easily than they come back.
+        """
+        weights, ratio = normalised(state.log_weights), self._log_ratio(state, state.particles, proposal)
+        some = weights > 0
+        # The reciprocal of the evidence is the posterior mean of proposal over target.
+        log_evidence = -scipy.special.logsumexp(-ratio[some], b=weights[some])
+        return bool(np.max(ratio[some]) - log_evidence <= np.log(REACH))
 
     def _look_around(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
         """The finished state, with the log evidence by draws around the particles of earlier stages.

@@ -20,8 +20,9 @@ ROUNDS = 5
 FLOOR = 1e-6
 #: Information (in nats, after one for each effective unknown) that more components must gain.
 WORTH = 3.0
-#: Numbers of components in a row that gain nothing, after which no more are tried.
-PATIENCE = 2
+#: Numbers of components in a row that gain nothing by the corrected criterion, after which no more are tried; and degrees of
+#: freedom that are none.
+PATIENCE, TINY = 2, 1e-9
 #: Effective particles of a component below which it is left out, and particles' worth of the common covariance in each.
 FEWEST, COMMON = 2.0, 0.05
 #: Folds of particles, and particles for each unknown of a mean that a component has there.
@@ -53,7 +54,13 @@ class Mixture(NamedTuple):
 
     @classmethod
     def fit(
-        cls, x: np.ndarray, weights: np.ndarray, freedom: float, rng: np.random.Generator, fewest: float = FEWEST
+        cls,
+        x: np.ndarray,
+        weights: np.ndarray,
+        freedom: float,
+        rng: np.random.Generator,
+        fewest: float = FEWEST,
+        corrected: bool = False,
     ) -> Mixture:
         """Fit to weighted particles (N, d): as many components as the information criterion finds worth their parameters.
 
@@ -61,24 +68,22 @@ class Mixture(NamedTuple):
         -----
         One component has the weighted mean and covariance (Eq. 23 of the sequential paper). Copies of a particle count once,
         with their weights together. A mode of few particles has to keep a component, or it is lost: the criterion is Akaike's,
-        and a covariance counts as far as the component has particles of its own to tell it. It is corrected for few
-        particles (Hurvich and Tsai 1989, Biometrika 76, 297-307): without that, 300 of a Gaussian in six unknowns are given
-        eight components, which follow the particles and not the posterior. Components of less than ``fewest`` effective
-        particles are left out.
+        and a covariance counts as far as the component has particles of its own to tell it. A hundred effective particles of
+        a Gaussian in six unknowns may be given eight components by it, which follow the particles and not the posterior:
+        ``corrected`` for few particles (Hurvich and Tsai 1989, Biometrika 76, 297-307) it gives one, and may give none to a
+        small region. Components of less than ``fewest`` effective particles are left out.
         """
         x, weights = distinct(x, weights)
         mean, root = moments(x, weights)
         d, size = x.shape[1], 1.0 / np.sum(weights**2)
         z = scipy.linalg.solve_triangular(root, (x - mean).T, lower=True).T
-        one = np.ones(1)
-        best, criterion = None, _single(z, weights) - min(_penalty(one, size, d), 1e300)
-        worse = 0
+        best, criterion, worse = None, _single(z, weights) - _penalty(np.ones(1), size, d, corrected), 0
         for K in (K for K in NUMBERS if K * (d + 1) <= size):
             found = _expectation_maximisation(z, weights, K, fewest, rng)
-            value = found[3] - _penalty(found[0], size, d)
+            value = found[3] - _penalty(found[0], size, d, corrected)
             if size * (value - criterion) > WORTH:
                 criterion, best, worse = value, found, 0
-            elif (worse := worse + 1) == PATIENCE:
+            elif corrected and (worse := worse + 1) == PATIENCE:
                 break
         if best is None:
             return cls(np.ones(1), mean[None], root[None], freedom)
@@ -210,10 +215,10 @@ def _unknowns(shares: np.ndarray, size: float, d: int) -> float:
     return float(np.sum(1 + d + own * d * (d + 1) / 2)) - 1
 
 
-def _penalty(shares: np.ndarray, size: float, d: int) -> float:
-    """What each particle's mean log-density is too high by, since the mixture was fitted to the same particles."""
+def _penalty(shares: np.ndarray, size: float, d: int, corrected: bool) -> float:
+    """What the mean log-density of particles is too high by, since the mixture was fitted to the same particles."""
     unknowns = _unknowns(shares, size, d)
-    return unknowns / (size - unknowns - 1) if size > unknowns + 1 else np.inf
+    return unknowns / (max(size - unknowns - 1, TINY) if corrected else size)
 
 
 def _single(z: np.ndarray, weights: np.ndarray) -> float:

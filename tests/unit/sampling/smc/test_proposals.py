@@ -69,17 +69,18 @@ def test_what_a_stage_leaves_of_a_gaussian_in_many_unknowns_gets_one_component(s
     x = np.repeat(x, rng.geometric(0.45, 450), axis=0)[:1000]
     weights = np.exp(0.5 * (1 - sd**-2) * np.sum(x**2, axis=1))
     weights /= weights.sum()
-    found = Mixture.fit(x, weights, 3.0, rng)
+    found = Mixture.fit(x, weights, 3.0, rng, corrected=True)
     drawn = found.draw(4000, rng)
     ratio = np.exp(stats.norm(scale=sd).logpdf(drawn).sum(axis=1) - found.logpdf(drawn))
     assert found.components == 1 and ratio.sum() ** 2 / np.sum(ratio**2) / len(ratio) > 0.55
 
 
+@pytest.mark.parametrize("corrected", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_small_mode_far_away_keeps_a_component_of_its_own(seed: int) -> None:
+def test_a_small_mode_far_away_keeps_a_component_of_its_own(seed: int, corrected: bool) -> None:
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((300, 6))
     x[:10] = 0.3 * x[:10] + 12 * np.eye(6)[0]
-    found = Mixture.fit(x, np.full(300, 1 / 300), 3.0, rng)
+    found = Mixture.fit(x, np.full(300, 1 / 300), 3.0, rng, corrected=corrected)
     own = np.unique(found.nearest(x[:10]))
     assert len(own) == 1 and np.mean(found.nearest(x[10:]) == own[0]) < 0.05
