@@ -48,6 +48,13 @@ class Summary(Block):
 
 
 @dataclass(frozen=True)
+class Facts(Block):
+    """What the page was made of, in small print: meaning by name."""
+
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Listed(Block):
     """Sentences below each other, after a name."""
 

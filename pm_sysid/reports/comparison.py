@@ -14,7 +14,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import with_unit
 from pm_sysid.reports.blocks import Notes
 from pm_sysid.reports.comparison_page import Case, page
-from pm_sysid.reports.html import fragment
+from pm_sysid.reports.html import Page, fragment
 
 #: Criteria of a comparison.
 CRITERIA = ("DIC", "WAIC", "LOO")
@@ -73,9 +73,7 @@ class Comparison:
         pathlib.Path
         """
         html = page(self.table_html(), self.notes, self.cases, self.validation)
-        target = Path(path)
-        target.write_text(html, encoding="utf-8")
-        return target
+        return Page.of(path, html)
 
     def _unit(self, score: str, name: str) -> str:
         """Unit of a column of errors, where the records of validation say that of the output; empty if none is known."""

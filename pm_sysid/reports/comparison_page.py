@@ -25,8 +25,8 @@ from pm_sysid.reports.html import document
 
 #: Where free runs on records of validation begin.
 START = (
-    "Free runs start where x0 of the Validation says. States without a value there are estimated: the run with the posterior "
-    "mean of the parameters meets the first 500 samples of the record best."
+    "Free runs start at the initial state that was given. States without one are estimated: the run with the posterior mean of "
+    "the parameters meets the first 500 samples of the record best."
 )
 #: What each criterion means, and when it is not to be trusted.
 MEANINGS = {

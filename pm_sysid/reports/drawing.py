@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pm_sysid.records.units import with_unit
 from pm_sysid.reports.blocks import Block, Equation, Figure, Paragraph, Zoomable
 
 
@@ -61,9 +62,9 @@ def _encoded(drawn: Any, form: str, **options: Any) -> str:
 def _label(drawn: Any, units: Mapping[str, str]) -> None:
     """Add units to the labels of axes that are the name of a channel or parameter alone."""
     for ax in drawn.axes:
-        for get, put in ((ax.get_xlabel, ax.set_xlabel), (ax.get_ylabel, ax.set_ylabel)):
-            if get() in units:
-                put(f"{get()} ({units[get()]})")
+        for label in (ax.xaxis.label, ax.yaxis.label):  # where the label stands is the figure's affair
+            if (name := label.get_text()) in units:
+                label.set_text(with_unit(name, units[name]))
 
 
 @contextmanager

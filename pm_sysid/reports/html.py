@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import escape
 
 from pm_sysid.reports.blocks import Block, Zoomable
+
+
+class Page(Path):
+    """Where a page was written; a notebook shows a link to it."""
+
+    @classmethod
+    def of(cls, path: str | PathLike[str], text: str) -> Page:
+        """Write a page."""
+        target = cls(path)
+        target.write_text(text, encoding="utf-8")
+        return target
+
+    def _repr_html_(self) -> str:
+        here, there = Path.cwd(), Path(self).resolve()
+        link = quote(there.relative_to(here).as_posix()) if there.is_relative_to(here) else there.as_uri()
+        return f'<a href="{link}" target="_blank">{escape(str(self))}</a>'
 
 
 def document(title: str, blocks: Sequence[Block]) -> str:

@@ -18,16 +18,16 @@ import xarray as xr
 
 from pm_sysid.arguments import flag, place, shown
 from pm_sysid.idata import posterior_of
-from pm_sysid.likelihood.filter_view import filter_names, filter_view
+from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
 from pm_sysid.plots.record import plot_record
 from pm_sysid.plots.zoomable import need_plotly
 from pm_sysid.progress import progress_bar
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.reports.blocks import Block, Heading, Links, Summary, Table, Verdicts
+from pm_sysid.reports.blocks import Block, Facts, Heading, Links, Summary, Table, Verdicts
 from pm_sysid.reports.compare import compare_models, model_pair
 from pm_sysid.reports.comparison_page import overview
 from pm_sysid.reports.drawing import figure
-from pm_sysid.reports.html import document
+from pm_sysid.reports.html import Page, document
 from pm_sysid.reports.sections import Score, Study
 from pm_sysid.reports.validation import Validation
 
@@ -78,7 +78,7 @@ def report(
     Returns
     -------
     pathlib.Path
-        The file.
+        The file; a notebook shows a link to it.
 
     Raises
     ------
@@ -121,9 +121,13 @@ def report(
         records = _records(one, draws, record)
         if validation.all and len(records) != 1:
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
-        studies[name] = Study(one, draws, records, validation, _units(one, records, validation.all, units or {}), interactive)
+        found = _units(one, records, validation.all, units or {})
+        records = {label: _called(some, filter_view(label, one).system.outputs) for label, some in records.items()}
+        outputs = filter_view(next(iter(records)), one).system.outputs
+        new = replace(validation, records=_called(validation.all, outputs))
+        studies[name] = Study(one, draws, records, new, found, interactive)
 
-    several = len(studies) > 1
+    several, first = len(studies) > 1, next(iter(studies.values()))
     summary: list[Block] = []
     bodies: list[Block] = []
     with progress_bar("report", progressbar) as say:
@@ -140,19 +144,18 @@ def report(
         summary.append(Summary(headline(studies), findings))
         if several:
             say("comparison")
-            found = compare_models(pairs, validation, evidence=evidence)
+            compared = compare_models(pairs, first.validation, evidence=evidence)
             summary.append(Heading("Comparison"))
-            summary += overview(found.table_html(), found.notes, found.cases, validation.all, units)
+            summary += overview(compared.table_html(), compared.notes, compared.cases, first.validation.all, units)
         else:
             (study,) = studies.values()
             summary += [Heading("In short"), Verdicts(study.verdicts)]
-    first = next(iter(studies.values()))
-    data = [Heading("Data"), *_data(first.records, "", first.units)]
+    own = {new: old for label in first.records for new, old in _own_names(filter_view(label, first.model)).items()}
+    data = [Heading("Data"), *_data(first.records, "", first.units, own)]
     if validation.all:
-        data += _data({"": validation.all}, "validation", first.units)
+        data += _data({"": first.validation.all}, "validation", first.units, own)
     about = _about(studies, first.records, validation.all)
-    target.write_text(document(title, _with_contents([*summary, *data, *bodies, *about])), encoding="utf-8")
-    return target
+    return Page.of(target, document(title, _with_contents(about, [*summary, *data, *bodies])))
 
 
 def headline(studies: Mapping[str, Study]) -> str:
@@ -184,11 +187,11 @@ def _listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _with_contents(blocks: Sequence[Block]) -> list[Block]:
-    """Links to all main headings behind the summary, which stay in sight."""
+def _with_contents(about: Facts, blocks: Sequence[Block]) -> list[Block]:
+    """Links to all main headings behind the summary, which stay in sight, and what the report was made of."""
     named = [replace(b, anchor=_anchor(b.text)) if isinstance(b, Heading) and b.level == 2 else b for b in blocks]
     headings = {b.anchor: b.text for b in named if isinstance(b, Heading) and b.level == 2}
-    return [named[0], Links(headings), *named[1:]]
+    return [named[0], Links(headings), about, *named[1:]]
 
 
 def _pairs(model: Any, idata: Any) -> dict[str, tuple[pm.Model, Any]]:
@@ -232,6 +235,17 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
     return {names[0]: records}
 
 
+def _called(records: Sequence[TimeSeries], outputs: Sequence[str]) -> list[TimeSeries]:
+    """Records whose outputs are called what the system calls them, as everything else in the report is."""
+    return [r.replace(outputs=outputs) if len(r.outputs) == len(outputs) else r for r in records]
+
+
+def _own_names(view: FilterView) -> dict[str, str]:
+    """What the records of a filter call its outputs, where that differs from the system's names."""
+    pairs = {pair: None for record in view.op.grid.records for pair in zip(view.system.outputs, record.outputs, strict=True)}
+    return {system: record for system, record in pairs if system != record}
+
+
 def _units(
     model: pm.Model, records: Mapping[str, Sequence[TimeSeries]], validation: Sequence[TimeSeries], given: Mapping[str, str]
 ) -> dict[str, str]:
@@ -240,13 +254,17 @@ def _units(
     for record in validation:
         found |= record.units
     for name, some in records.items():
-        for record in (*some, *filter_view(name, model).records()):
+        view = filter_view(name, model)
+        for record in (*some, *view.records()):
             found |= record.units
+        found |= {system: given[own] for system, own in _own_names(view).items() if own in given}
     return found | dict(given)
 
 
-def _data(records: Mapping[str, Sequence[TimeSeries]], what: str, units: Mapping[str, str]) -> list[Block]:
-    """What the records hold: a table of channels, and a figure for each."""
+def _data(
+    records: Mapping[str, Sequence[TimeSeries]], what: str, units: Mapping[str, str], own: Mapping[str, str]
+) -> list[Block]:
+    """What the records hold: a table of channels, with their names in the records if they are others, and a figure for each."""
     blocks: list[Block] = []
     for label, some in records.items():
         for r, record in enumerate(some):
@@ -263,7 +281,8 @@ def _data(records: Mapping[str, Sequence[TimeSeries]], what: str, units: Mapping
                 for name, x in zip(names, matrix.T, strict=True):
                     seen = x[np.isfinite(x)]
                     numbers = [f"{f(seen):.4g}" if seen.size else "" for f in (np.min, np.max, np.mean, np.std)]
-                    rows.append([name, kind, units.get(name, ""), *numbers, str(len(x) - seen.size)])
+                    said = f"{kind}, recorded as {own[name]}" if kind == "output" and name in own else kind
+                    rows.append([name, said, units.get(name, ""), *numbers, str(len(x) - seen.size)])
             blocks.append(
                 Table(["", "", "unit", "smallest", "largest", "mean", "sd", "missing"], rows, texts=(1, 2)).without_empty()
             )
@@ -280,21 +299,20 @@ def _anchor(name: str) -> str:
 
 def _about(
     studies: Mapping[str, Study], records: Mapping[str, Sequence[TimeSeries]], validation: Sequence[TimeSeries]
-) -> list[Block]:
+) -> Facts:
     """When, of what and with what the report was made: enough to make it again."""
     named = ("pm_sysid", "pymc", "pytensor", "arviz", "numpy")
-    rows = [["date", f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"]]
+    facts = {"date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"}
     for label, some in [*records.items(), ("validation", validation)]:
         for r, record in enumerate(some):
             rate = f"{record.fs:.6g} Hz" if record.fs else "irregular times"
             which = f"{label} {r + 1}" if len(some) > 1 else label
-            rows.append([f"record {which}", f"{len(record)} samples, {rate}, SHA-256 {checksum(record)}"])
+            facts[f"record {which}"] = f"{len(record)} samples, {rate}, SHA-256 {checksum(record)}"
     for name, study in studies.items():
         seed = _seed(study.idata)
         if seed is not None:
-            rows.append(["seed" if len(studies) == 1 else f"seed of {name}", str(seed)])
-    rows.append(["versions", ", ".join(f"{n} {version(n)}" for n in named)])
-    return [Heading("About this report"), Table(["", ""], rows, texts=(1,))]
+            facts["seed" if len(studies) == 1 else f"seed of {name}"] = str(seed)
+    return Facts(facts | {"versions": ", ".join(f"{n} {version(n)}" for n in named)})
 
 
 def checksum(record: TimeSeries) -> str:

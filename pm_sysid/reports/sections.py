@@ -375,7 +375,7 @@ class Study:
         for name, records in self.records.items():
             check: SubstepCheck = check_substeps(self.idata, model=self.model, name=name, data=records)
             self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
-            blocks.append(Printed(str(check)))
+            blocks.append(Listed(_which_filter("Steps of the solver", name, self.records), _sentences(check)))
             if linearises_initial_state(filter_view(name, self.model)):
                 blocks.append(self._initial_state(name))
         return blocks
@@ -388,7 +388,7 @@ class Study:
             self.verdicts.append(Verdict("look", f"What linearising about the initial state costs is not known: {error}"))
             return Paragraph(str(error), "warning")
         self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
-        return Printed(str(check))
+        return Listed(_which_filter("Initial state", name, self.records), _sentences(check))
 
     def _validation(self) -> list[Block]:
         (name,) = self.records
@@ -528,6 +528,16 @@ def _fit_figure(record: TimeSeries, runs: xr.Dataset, output: str) -> Callable[[
 
 def _which(what: str, r: int, count: int) -> str:
     return f"{what} {r + 1}" if count > 1 else what
+
+
+def _which_filter(what: str, name: str, filters: Mapping[str, Any]) -> str:
+    return f"{what}, {name}" if len(filters) > 1 else what
+
+
+def _sentences(check: Any) -> list[str]:
+    """What a check prints, a sentence a line."""
+    lines = [line.strip() for line in str(check).splitlines()]
+    return [f"{line[0].upper()}{line[1:].removesuffix('.')}." for line in lines if line]
 
 
 def _prior_text(rv: Any) -> str:
