@@ -97,7 +97,7 @@ def plot_restoring_force(
     ax: Axes | None = None,
     figsize: tuple[float, float] | None = None,
 ) -> Axes:
-    """Draw a static force of a posterior over its argument: draws, their mean, and the band that holds most of them.
+    """Draw a static force of a posterior over its argument: draws, their median, and the band that holds most of them.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def plot_restoring_force(
     data : (array, array), optional
         Measured argument and force, to show behind it.
     draws : int, default 200
-        At most so many draws are drawn as lines; mean and band are of these.
+        At most so many draws are drawn as lines; median and band are of these.
     hdi : float, default 0.94
         Probability of the band.
     xlabel, ylabel : str
@@ -162,9 +162,9 @@ def plot_restoring_force(
     if points is not None:
         canvas.plot(*points, ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")
     canvas.plot(at, forces.T, color=MODEL, lw=0.4, alpha=min(1.0, 10 / len(picked)), rasterized=True)
-    low, high = np.quantile(forces, [(1 - hdi) / 2, (1 + hdi) / 2], axis=0)
-    canvas.fill_between(at, low, high, color=MODEL, alpha=0.25, lw=0, label=f"{100 * hdi:.0f} % of the draws")
-    canvas.plot(at, forces.mean(axis=0), color=MODEL, lw=1.5, label="mean")
+    low, middle, high = np.quantile(forces, [(1 - hdi) / 2, 0.5, (1 + hdi) / 2], axis=0)
+    canvas.fill_between(at, low, high, color=MODEL, alpha=0.25, lw=0, label=f"{100 * hdi:g} % interval")
+    canvas.plot(at, middle, color=MODEL, lw=1.5, label="median")
     if known is not None:
         canvas.plot(at, known, color=TRUTH, lw=1, ls="--", label="truth")
     canvas.set_xlabel(xlabel)

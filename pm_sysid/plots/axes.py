@@ -242,13 +242,15 @@ def _extremes(x: FloatArray) -> NDArray[np.int_]:
     return (np.sort(np.stack([least, most], axis=1)) + np.arange(len(runs))[:, None] * width).ravel()
 
 
-def logarithmic(ax: Axes) -> None:
-    """A logarithmic scale with plain numbers at 1, 2 and 5 of each decade, unless it spans many decades."""
+def logarithmic(ax: Axes, which: Literal["x", "y"] = "y") -> None:
+    """A logarithmic scale with plain numbers, at 1, 2 and 5 of each decade if these are few; powers of ten if they are many."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    if high < 1e3 * low and 1e-3 <= low and high <= 1e4:
-        ax.yaxis.set_major_locator(LogLocator(subs=[1.0, 2.0, 5.0] if high > 4 * low else [float(i) for i in range(1, 10)]))
-        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.set(**{f"{which}scale": "log"})
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    low, high = axis.get_view_interval()
+    if 1e-3 <= low and high < 1e5 and high < 1e6 * low:
+        parts = [1.0] if high > 1e3 * low else [1.0, 2.0, 5.0] if high > 4 * low else [float(i) for i in range(1, 10)]
+        axis.set_major_locator(LogLocator(subs=parts))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())

@@ -21,6 +21,7 @@ from pm_sysid.plots.axes import (
     chain_number,
     chosen_parameters,
     known,
+    logarithmic,
     mark_truth,
     panels,
     without_spare,
@@ -44,7 +45,7 @@ def plot_ibis(
     """Draw a sequential run against the samples taken in.
 
     Effective sample size with the instants of resampling and the threshold, acceptance of the moves, log evidence; and, if
-    the stages were stored (``sample_ibis(..., store_stages=True)``), median and 95 % band of each parameter.
+    the stages were stored (``sample_ibis(..., store_stages=True)``), median and 94 % band of each parameter.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ def plot_ibis(
             mark_truth(panel, true[name])
     for panel in used:
         if log_time:
-            panel.set_xscale("log")
+            logarithmic(panel, "x")
         panel.spines[["right", "top"]].set_visible(False)
     bottoms = used if axes is not None else [p for i, p in enumerate(used) if i % rows == rows - 1 or i == count - 1]
     for panel in bottoms:
@@ -137,7 +138,7 @@ def _draw_sizes(ax: Axes, found: xr.Dataset) -> None:
 def _draw_band(ax: Axes, draws: xr.DataArray, time_index: xr.DataArray, name: str) -> None:
     values = draws.dropna("stage").values
     time = np.maximum(time_index.dropna("stage").values, 1)
-    low, middle, high = np.quantile(values, [0.025, 0.5, 0.975], axis=1)
+    low, middle, high = np.quantile(values, [0.03, 0.5, 0.97], axis=1)
     ax.fill_between(time, low, high, color=MODEL, alpha=0.25, linewidth=0)
     ax.plot(time, middle, color=MODEL, lw=1.2)
     ax.set_ylabel(name)

@@ -29,8 +29,8 @@ from pm_sysid.plots.axes import (
 
 #: Variables of what may be a process by their dimensions, and what stands before their names.
 PROCESSES = {"input": ("inputs", ""), "parameter": ("parameters", ""), "coloured": ("coloured_noise", "noise ")}
-_QUANTILES = (0.025, 0.5, 0.975)
-_NORMAL = 1.959964  # standard deviations to either side that hold 95 %
+_QUANTILES = (0.03, 0.5, 0.97)
+_NORMAL = 1.880794  # standard deviations to either side that hold 94 %
 
 
 class _Curves(NamedTuple):
@@ -55,7 +55,7 @@ def plot_states(
     axes: Panels = None,
     figsize: tuple[float, float] | None = None,
 ) -> AxesArray:
-    """Draw states over time: median and 95 % interval over draws, what was measured, what was true.
+    """Draw states over time: median and 94 % interval over draws, what was measured, what was true.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def plot_states(
             _draw(panel, t[view], curves, view)
         line[0].set_ylabel(curves.label)
         half = np.mean(curves.high - curves.low) / 2
-        line[0].set_title(f"95 %: ± {half:.2g}", loc="right", fontsize="small", pad=3)
+        line[0].set_title(f"94 %: ± {half:.2g}", loc="right", fontsize="small", pad=3)
     grid[0, 0].figure.align_ylabels(grid[:, 0])
     shared_legend(grid, axes, "outside upper left", ncols=4, handlelength=1.4, columnspacing=1.2)
     return views.finish(grid)
@@ -125,7 +125,7 @@ def _draw(ax: Any, t: FloatArray, curves: _Curves, view: slice) -> None:
     """One panel: the measurements under the curves, the truth on top."""
     if curves.measured is not None:
         draw_data(ax, t, curves.measured[view], color=DATA, lw=2.0, alpha=0.55, label="measured", zorder=2)
-    draw_band(ax, t, curves.low[view], curves.high[view], color=MODEL, alpha=0.35, label="95 % interval")
+    draw_band(ax, t, curves.low[view], curves.high[view], color=MODEL, alpha=0.35, label="94 % interval")
     draw_line(ax, t, curves.middle[view], color=MODEL, lw=0.9, label=curves.centre, zorder=3)
     if curves.truth is not None:
         draw_line(ax, t, curves.truth[view], color=TRUTH, lw=0.9, ls=(0, (4, 3)), label="truth", zorder=4)
