@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import Any
 
+from rich import get_console
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -111,9 +114,10 @@ def progress_bar(title: str, visible: bool, total: int | None = None) -> Iterato
     """Show a title with the time since the start or, where a ``total`` is known, with the number done and the time left.
 
     Where a bar is up already, as of a caller that does this work many times, that one stays and this one is not shown.
+    Nor is it where nobody could see it move: in a file, or in a notebook without ipywidgets, where rich would only warn.
     """
     outside = _UP.get()
-    if not visible or (outside is not None and outside.progress is not None):
+    if not (visible and _moves(get_console())) or (outside is not None and outside.progress is not None):
         with _up(Bar(title, None, total)) as bar:
             yield bar
         return
@@ -125,6 +129,11 @@ def progress_bar(title: str, visible: bool, total: int | None = None) -> Iterato
     )
     with Progress(*columns, transient=True) as progress, _up(Bar(title, progress, total)) as bar:
         yield bar
+
+
+def _moves(console: Console) -> bool:
+    """Whether a line can be written over and taken away."""
+    return find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import xarray as xr
 
 from pm_sysid.arguments import shown, whole
 from pm_sysid.idata import labelled
+from pm_sysid.notebook import html_line
 from pm_sysid.pem.filters import Filter, KalmanFilter, Motion, joined, tangents
 from pm_sysid.pem.initial_states import initial_values
 from pm_sysid.pem.laplace import deviations
@@ -167,11 +168,15 @@ def predict(fit: Any, k: float, record: TimeSeries | int | None, x0: Any) -> xr.
             origins = np.arange(T - int(k))
             for some in np.array_split(origins, max(1, math.ceil(origins.size / per))):
                 values[some + int(k)] = _ahead(filter, chosen, p, states[some], some, int(k), steps)[:, -1]
-    return xr.Dataset(
+    found = xr.Dataset(
         system.outputs.variables(("time",), values),
-        {"time": chosen.t},
+        {"time": ("time", chosen.t, {"units": "s"})},
         {"steps ahead": float(k), "substeps": steps.substeps, "x0": source},
     )
+    for name, recorded in zip(system.outputs, chosen.outputs, strict=True):
+        if name in found and recorded in chosen.units:
+            found[name].attrs["units"] = chosen.units[recorded]
+    return found
 
 
 def _steps(filter: Filter, record: TimeSeries, p: np.ndarray, x0: np.ndarray) -> EqualSteps:
@@ -229,6 +234,10 @@ class Residuals:
 
     def __repr__(self) -> str:
         return "\n".join(f"{output}{f' and {u}' if u else ''}: {t}" for (output, u), t in self.tests.items())
+
+    def _repr_html_(self) -> str:
+        names = {pair: " and ".join(name for name in pair if name) for pair in self.tests}
+        return "".join(html_line(names[pair], strong=True) + t._repr_html_() for pair, t in self.tests.items())
 
 
 def resid(fit: Any, record: TimeSeries | int | None, x0: Any, lags: int) -> Residuals:
