@@ -1,6 +1,7 @@
 """How the documentation is built: `sphinx-build -W --keep-going -b html docs docs/_build`."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from gallery import CAPTIONS, draw_gallery, gallery_page  # noqa: E402
-from references import linked_docstring, linked_page, references_page  # noqa: E402
+from references import linked_docstring, linked_page, linked_types, references_page  # noqa: E402
 from results_page import results_page  # noqa: E402
 from studies import draw_studies  # noqa: E402
 
@@ -34,10 +35,12 @@ extensions = [
 html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
-exclude_patterns = ["_build", "jupyter_execute", "*.py", "examples/notebooks", "**/figures", "**/results"]
+exclude_patterns = ["_build", "jupyter_execute", "*.py", "**/notebooks", "**/figures", "**/results"]
 html_theme = "furo"
 html_title = f"pm_sysid {release}"  # in the sidebar and in the titles of windows: which version a page is about
 html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")  # Read the Docs adds the list of versions itself
+templates_path = ["_templates"]
+default_role = "autolink"  # `simulate` in a docstring is a link
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
 html_show_sphinx = False
@@ -59,6 +62,7 @@ nb_execution_mode = "force"
 nb_execution_timeout = 1800  # of a cell, beside other work on the machine
 nb_execution_show_tb = True  # a cell that fails is a warning, and so an error with -W
 nb_merge_streams = True
+nb_ipywidgets_js = {}  # progress bars are gone when a cell has ended: no script from another host for them
 nb_mime_priority_overrides = [("html", "text/latex", 5)]  # equations as formulas, not as the text between dollars
 suppress_warnings = ["myst-nb.lexer"]  # without execution (-D nb_execution_mode=off) scripts do not say their language
 os.environ.setdefault("PM_SYSID_SHORT", "1")
@@ -76,6 +80,27 @@ def copy_examples() -> None:
         if not page.exists() or page.read_bytes() != script.read_bytes():  # an unchanged page is not run again
             jupytext.write(jupytext.read(script), notebooks / f"{script.stem}.ipynb")
             shutil.copyfile(script, page)
+
+
+def write_notebooks() -> None:
+    """Write the tutorials as notebooks, for download."""
+    import jupytext
+
+    folder = HERE / "tutorials" / "notebooks"
+    folder.mkdir(exist_ok=True)
+    for page in sorted((HERE / "tutorials").glob("*.md")):
+        file = folder / f"{page.stem}.ipynb"
+        if page.stem != "index" and not (file.exists() and file.stat().st_mtime > page.stat().st_mtime):
+            jupytext.write(jupytext.read(page), file)
+
+
+def with_download(page: str, text: str) -> str:
+    """Link the notebook of a tutorial below its title."""
+    folder, _, name = page.rpartition("/")
+    if folder != "tutorials" or name == "index":
+        return text
+    link = f"{{download}}`This page as a notebook <notebooks/{name}.ipynb>`"
+    return re.sub(r"^(# .+)$", rf"\1\n\n{link}", text, count=1, flags=re.MULTILINE)
 
 
 def write_pages() -> None:
@@ -103,14 +128,14 @@ def add_figure(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def link_references(app: Any, page: str, source: list[str]) -> None:
-    """Link what a page cites."""
+    """Link what a page cites, and its notebook."""
     if str(app.env.doc2path(page)).endswith(".md") and page != "references":
-        source[0] = linked_page(source[0])
+        source[0] = with_download(page, linked_page(source[0]))
 
 
 def link_in_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Link what a docstring cites."""
-    lines[:] = linked_docstring(lines)
+    """Link what a docstring cites, and the types of the package among those of its parameters."""
+    lines[:] = [linked_types(line, pm_sysid.__all__) for line in linked_docstring(lines)]
 
 
 def setup(app: Any) -> None:
@@ -121,5 +146,6 @@ def setup(app: Any) -> None:
 
 
 copy_examples()
+write_notebooks()
 write_pages()
 write_gallery()

@@ -18,7 +18,9 @@ def mathml(latex: str, display: str) -> str:
     text = re.sub(r"\\(label|tag)\{[^}]*\}", "", latex).strip()
     if r"\\" in text and r"\begin{" not in text:  # several lines without an environment
         text = rf"\begin{{aligned}}{text}\end{{aligned}}"
-    return str(convert(text, display=display))
+    return re.sub(
+        r"<mi>log</mi>(?!<mo[^>]*>&#x00028;)", r'<mi>log</mi><mspace width="0.17em"/>', str(convert(text, display=display))
+    )
 
 
 def visit_inline(self: Any, node: nodes.math) -> None:

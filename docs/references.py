@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -303,6 +304,29 @@ def linked_page(text: str) -> str:
         parts += [linked(text[end : kept.start()], "[{}]({})"), kept[0]]
         end = kept.end()
     return "".join([*parts, linked(text[end:], "[{}]({})")])
+
+
+def linked_types(line: str, names: Collection[str]) -> str:
+    """Link names of the package in the types of a parameter or a result, which Napoleon writes in italics.
+
+    >>> linked_types("* **record** (*TimeSeries or list of them*) -- The record", ["TimeSeries"])
+    '* **record** (:obj:`TimeSeries` *or list of them*) -- The record'
+    """
+    found = re.match(r"(\s*(?:\* )?(?:\*\*[^*]+\*\* \()?)\*([^*]+)\*((?:\)| --|$).*)", line)
+    if not found:
+        return line
+    before, said, after = found.groups()
+    pieces = re.split(rf"\b({'|'.join(sorted(names, key=len, reverse=True))})\b", said)
+    text = ""
+    for i, piece in enumerate(pieces):
+        if i % 2:
+            text += f":obj:`{piece}`"
+        elif piece.strip():  # markup needs a space beside it, which a backslash takes away again
+            left, right = (" " if edge == " " else "\\ " for edge in (piece[0], piece[-1]))
+            text += f"{left if i else ''}*{piece.strip()}*{right if i + 1 < len(pieces) else ''}"
+        else:
+            text += piece
+    return f"{before}{text}{after}"
 
 
 def linked_docstring(lines: list[str]) -> list[str]:

@@ -56,7 +56,7 @@ def emps(ax: Any) -> None:
     ax.barh(y - 0.2, train, 0.38, color=GREY, label="record of the fit")
     ax.barh(y + 0.2, test, 0.38, color=BLUE, label="record of validation")
     ax.set_yticks(y, list(found), fontsize="x-small")
-    ax.set(xlabel="open-loop error (mm)", xlim=(0, 13))
+    ax.set(xlabel="open-loop error (mm)", xlim=(0, 15))
     ax.invert_yaxis()
     ax.legend(fontsize="x-small", loc="lower right")
 
