@@ -287,7 +287,7 @@ class FitTable:
     k: float
 
     def __repr__(self) -> str:
-        how = "free run" if math.isinf(self.k) else f"{self.k:g} samples ahead"
+        how = "free run" if math.isinf(self.k) else f"{self.k:g} sample{'s' * (self.k != 1)} ahead"
         return f"Fit in percent, {how}\n{self.table.round(2).to_string()}\n" + "\n".join(self.starts)
 
     @property

@@ -75,7 +75,7 @@ def plot_compare_fits(
             draw_line(ax, t, values, color=COLOURS[i % len(COLOURS)], lw=0.9, zorder=3 + i, label=f"{name}: {percent:.1f} %")
         low, high = np.nanmin(y), np.nanmax(y)  # a run that diverges must not hide the rest
         ax.set_ylim(low - 0.15 * (high - low or 1.0), high + 0.35 * (high - low or 1.0))
-        ahead = "" if math.isinf(comparison.k) else f", {comparison.k:g} samples ahead"
+        ahead = "" if math.isinf(comparison.k) else f", {comparison.k:g} sample{'s' * (comparison.k != 1)} ahead"
         unit = record.units.get(record.outputs[place])
         ax.set(xlabel="time (s)", ylabel=with_unit(output, unit), title=f"{label}{ahead}")
         ax.margins(x=0)

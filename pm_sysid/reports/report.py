@@ -236,8 +236,12 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
 
 
 def _called(records: Sequence[TimeSeries], outputs: Sequence[str]) -> list[TimeSeries]:
-    """Records whose outputs are called what the system calls them, as everything else in the report is."""
-    return [r.replace(outputs=outputs) if len(r.outputs) == len(outputs) else r for r in records]
+    """Records whose outputs are called what the system calls them, as everything else in the report is.
+
+    The system's own names in another order stay: they are refused where the record is used.
+    """
+    other = [len(r.outputs) == len(outputs) and set(r.outputs) != set(outputs) for r in records]
+    return [r.replace(outputs=outputs) if o else r for r, o in zip(records, other, strict=True)]
 
 
 def _own_names(view: FilterView) -> dict[str, str]:

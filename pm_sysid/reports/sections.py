@@ -214,7 +214,7 @@ class Study:
         return [Paragraph(f"Potentials of the model ({names}) are no part of the priors shown.")] if names else []
 
     def _attributes(self, posterior: xr.Dataset) -> Block:
-        sizes = f"{posterior.sizes['chain']} chains of {posterior.sizes['draw']} draws"
+        sizes = f"{counted(posterior.sizes['chain'], 'chains')} of {counted(posterior.sizes['draw'], 'draws')}"
         known = {k: posterior.attrs[k] for k in ("inference_library", "inference_library_version") if k in posterior.attrs}
         seconds = posterior.attrs.get("sampling_time")
         made = f" by {' '.join(map(str, known.values()))}" if known else ""

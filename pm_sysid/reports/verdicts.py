@@ -175,7 +175,7 @@ def _of_evidence(idata: Any) -> Iterator[Verdict]:
     elif evidence.error > EVIDENCE_ERROR:
         yield Verdict("look", f"{text}: too rough to tell models apart that differ by less. Take more particles.")
     else:
-        yield Verdict("good", f"{text} ({len(evidence.chains)} runs).")
+        yield Verdict("good", f"{text} ({len(evidence.chains)} run{'s' * (len(evidence.chains) != 1)}).")
     found = stages(idata)
     if "proposal_ess" in found and "time_index" in found:
         fitted = float(final(found)["proposal_ess"].min())

@@ -33,6 +33,19 @@ def plain(name: str) -> str:
     return name.translate(str.maketrans("äöüé", "aoue"))
 
 
+@pytest.mark.parametrize(
+    "line, linked",
+    [
+        ("* **r** (*TimeSeries or list of them*) -- It", "* **r** (:obj:`TimeSeries` *or list of them*) -- It"),
+        ("* **r** (*(TimeSeries, float)*) -- It", r"* **r** (*(*\ :obj:`TimeSeries`\ *, float)*) -- It"),
+        ("*mapping of TimeSeries*", "*mapping of* :obj:`TimeSeries`"),
+        ("* **n** (*int*) -- As *TimeSeries* has", "* **n** (*int*) -- As *TimeSeries* has"),
+    ],
+)
+def test_types_of_the_package_are_linked(module: ModuleType, line: str, linked: str) -> None:
+    assert module.linked_types(line, ["TimeSeries"]) == linked
+
+
 @pytest.mark.parametrize("page", THEORY, ids=lambda page: page.stem)
 def test_sources_of_theory_are_linked(module: ModuleType, page) -> None:
     """What is left of the section without links cites nothing but what has no DOI."""

@@ -98,13 +98,14 @@ def test_fits_are_compared_on_records(filtered: sid.PEMResult) -> None:
     assert result.rmse.loc[("test", "y"), "free"] == sid.rmse(records["test"].y, run)
     one = sid.compare_fits(filtered, DATA, k=1)
     assert one.table.iloc[0, 0] > result.table.loc[("training", "y"), "filter"]
-    assert "1 samples ahead" in repr(one) and "free run" in repr(result) and "<table" in result._repr_html_()
+    assert "1 sample ahead" in repr(one) and "free run" in repr(result) and "<table" in result._repr_html_()
 
 
 def test_innovations_of_the_right_model_are_white(filtered: sid.PEMResult) -> None:
     tests = filtered.resid(lags=20)
     row = tests.table.loc[("y", "F")]
     assert row["white p"] > 0.01 and row["independent p"] > 0.01 and "white" in repr(tests)
+    assert "<b>y and F</b>" in tests._repr_html_() and tests._repr_html_().count("Ljung-Box") == 1
     late = record(n=400, noise=0.005)
     wrong = fit(late, {"c": 0.8}, fixed={"k": 4.6}).resid()
     assert wrong.table["white p"].iloc[0] < 1e-6

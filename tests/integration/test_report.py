@@ -143,6 +143,35 @@ def test_several_models_are_compared(tmp_path) -> None:
     assert ">unit<" in text.partition('id="model-damped"')[0] and ">unit<" not in text.partition('id="model-damped"')[2]
 
 
+def test_a_report_calls_an_output_by_one_name_and_says_which_the_record_has(tmp_path) -> None:
+    system = linear_oscillator(lambda t, x, dx, u, p: x.z)  # its output is called y
+    record = sid.TimeSeries(RECORD.t, RECORD.u, RECORD.y[:, 0], inputs="F", outputs="Disp", intersample="foh")
+    with pm.Model() as model:
+        params = {"c": pm.HalfNormal("c", 1.0), "k": pm.Normal("k", 20.0, 20.0)}
+        sid.ODEFilter("y", system, record, params, noise=pm.HalfNormal("noise", 0.1), substeps=1)
+    new = record.replace(y=OTHER.y[:, 0], u=OTHER.u, t=OTHER.t)
+    both = {"one": (model, draws()), "two": (model, draws(1))}
+    for first in ((model, draws(), record), (both,)):
+        page = sid.report(*first, validation=sid.Validation(new, runs=10), path=tmp_path / "y.html", units={"Disp": "m"})
+        text = page.read_text()
+        assert text.count("output, recorded as Disp") == 2 and text.count("Disp") == 2
+        assert re.search(r"explains [\d.]+ % of y \(RMSE [\d.]+ m\)", text)
+        assert f'href="{page.as_uri()}"' in page._repr_html_() and ">" + str(page) + "<" in page._repr_html_()
+
+
+def test_outputs_of_a_validation_record_in_another_order_are_refused(tmp_path) -> None:
+    swapped = OTHER.replace(y=OTHER.y[:, ::-1], outputs=("acceleration", "position"))
+    with pytest.raises(ValueError, match="the same in another order"):
+        sid.report(MODEL, draws(), validation=swapped, path=tmp_path / "x.html")
+
+
+def test_a_report_says_what_it_was_made_of_before_its_sections_and_checks_as_sentences(good) -> None:
+    facts = good.index('class="facts"')
+    assert good.index("<nav>") < facts < good.index("In short", facts) and "SHA-256" in good[facts : facts + 900]
+    integration = good.partition(">Integration</h2>")[2].partition("<h2")[0]
+    assert "<pre>" not in integration and "<li>Log-likelihood changes by" in integration
+
+
 def test_an_interactive_report_brings_its_script_along_and_keeps_still_figures_for_paper(tmp_path) -> None:
     text = sid.report(MODEL, draws(), RECORD, path=tmp_path / "zoom.html", interactive=True).read_text()
     assert not re.search(r"<script[^>]+src=|<link", text) and Page(text).headings

@@ -2,6 +2,8 @@
 
 import io
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -40,6 +42,18 @@ def test_a_bar_shows_its_text_and_is_gone_after_an_interrupt(terminal: io.String
     text = terminal.getvalue()
     assert "fits: compiling" in text and shown in text
     assert "\x1b[2K" in text.rpartition("compiling")[2]  # the line is erased
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_where_a_line_could_not_move_there_is_none(terminal: io.StringIO, monkeypatch, notebook: bool) -> None:
+    console = rich.get_console()
+    console._force_terminal, console.is_jupyter = None, notebook  # a file, or a notebook without ipywidgets
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with progress_bar("fits", True, 3) as bar:
+            bar("compiling", advance=1)
+    assert terminal.getvalue() == ""
 
 
 def test_an_invisible_bar_writes_nothing(terminal: io.StringIO) -> None:
