@@ -58,7 +58,10 @@ def heated_wall(n: int, *, thickness: float, observe: Literal["faces", "heated",
     >>> wall = sid.models.heated_wall(10, thickness=0.2)
     >>> record = sid.TimeSeries(np.arange(0.0, 1e6, 3600.0), np.full(278, 50.0))
     >>> run = sid.simulate(wall, record, {"k": 1.0, "c": 2e6, "h": 10.0}, x0=0.0)
-    >>> float(run["inner"][-1].round(3)), float(run["outer"][-1].round(3))  # q (1 / h + thickness / k), q / h
+    >>> (
+    ...     float(run["inner"][-1].round(3)),
+    ...     float(run["outer"][-1].round(3)),
+    ... )  # q (1 / h + thickness / k), q / h
     (15.0, 5.0)
     """
     n = count(n, "n", 2, MOST)

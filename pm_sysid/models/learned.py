@@ -294,7 +294,9 @@ class Library:
     Examples
     --------
     >>> import pymc as pm, pm_sysid as sid
-    >>> law = sid.Library({"z": lambda z, v: z, "z^3": lambda z, v: z**3, "v|v|": lambda z, v: v * abs(v)})
+    >>> law = sid.Library(
+    ...     {"z": lambda z, v: z, "z^3": lambda z, v: z**3, "v|v|": lambda z, v: v * abs(v)}
+    ... )
     >>> law(2.0, -1.0, [1.0, 0.5, 3.0])
     3.0
     >>> with pm.Model() as model:

@@ -173,7 +173,9 @@ def piecewise_map(regions: int = 3, *, offset: bool = True) -> System:
     --------
     >>> import numpy as np, pm_sysid as sid
     >>> damper = sid.models.piecewise_map(2, offset=False)
-    >>> record = sid.TimeSeries(np.arange(3.0), np.array([-1.0, 0.5, 2.0]), None, intersample="zoh")
+    >>> record = sid.TimeSeries(
+    ...     np.arange(3.0), np.array([-1.0, 0.5, 2.0]), None, intersample="zoh"
+    ... )
     >>> sid.simulate(damper, record, dict(c0=10.0, c1=2.0, v1=1.0))["force"].values
     array([-10.,   5.,  12.])
     """

@@ -66,7 +66,9 @@ def priors(guess: Mapping[str, Any], sd: float = 0.5, *, prefix: str = "") -> di
 
     >>> import numpy as np
     >>> with pm.Model():
-    ...     params = sid.models.priors({"f": np.array([3.2, 20.1]), "phi": (np.zeros((3, 2)), 0.5)}, sd=0.05)
+    ...     params = sid.models.priors(
+    ...         {"f": np.array([3.2, 20.1]), "phi": (np.zeros((3, 2)), 0.5)}, sd=0.05
+    ...     )
     >>> [variable.type.shape for variable in params.values()]
     [(2,), (3, 2)]
     """

@@ -31,7 +31,9 @@ def robertson() -> System:
     >>> import numpy as np, pm_sysid as sid
     >>> times = np.concatenate([[0.0], np.logspace(-4, 5, 28)])
     >>> rates = {"k1": 0.04, "k2": 3e7, "k3": 1e4}
-    >>> run = sid.simulate(sid.models.robertson(), sid.TimeSeries(times), rates, x0=[1.0, 0.0, 0.0])
+    >>> run = sid.simulate(
+    ...     sid.models.robertson(), sid.TimeSeries(times), rates, x0=[1.0, 0.0, 0.0]
+    ... )
     >>> float(abs(run["a"] + run["b"] + run["c"] - 1).max()) < 1e-9
     True
     """
@@ -76,9 +78,13 @@ def hires() -> System:
     --------
     >>> import numpy as np, pm_sysid as sid
     >>> names = ("k1", "k2", "k3", "k4", "k5", "k6", "k_plus", "k_minus", "k_star", "o_ks")
-    >>> rates = dict(zip(names, (1.71, 0.43, 8.32, 0.69, 0.035, 8.32, 280.0, 0.69, 0.69, 0.0007)))
+    >>> rates = dict(
+    ...     zip(names, (1.71, 0.43, 8.32, 0.69, 0.035, 8.32, 280.0, 0.69, 0.69, 0.0007))
+    ... )
     >>> start = [1.0, 0, 0, 0, 0, 0, 0, 0.0057]
-    >>> run = sid.simulate(sid.models.hires(), sid.TimeSeries(np.linspace(0.0, 321.8122, 41)), rates, x0=start)
+    >>> run = sid.simulate(
+    ...     sid.models.hires(), sid.TimeSeries(np.linspace(0.0, 321.8122, 41)), rates, x0=start
+    ... )
     >>> round(float(run["y1"][-1]), 9)  # the Test Set has 0.7371312573325668e-3
     0.000737131
     """
@@ -131,7 +137,9 @@ def enzyme() -> System:
     >>> import numpy as np, pm_sysid as sid
     >>> times = np.concatenate([[0.0], np.logspace(-4, 3, 22)])
     >>> rates = {"kf": 1e4, "kr": 10.0, "kcat": 1.0}
-    >>> run = sid.simulate(sid.models.enzyme(), sid.TimeSeries(times), rates, x0=[1.0, 0.01, 0.0, 0.0])
+    >>> run = sid.simulate(
+    ...     sid.models.enzyme(), sid.TimeSeries(times), rates, x0=[1.0, 0.01, 0.0, 0.0]
+    ... )
     >>> float(abs(run["s"] + run["c"] + run["p"] - 1).max()) < 1e-9
     True
     """

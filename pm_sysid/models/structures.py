@@ -82,7 +82,12 @@ def structural(
     >>> import numpy as np, pm_sysid as sid
     >>> K = np.array([[200.0, -100.0], [-100.0, 100.0]])
     >>> system = sid.models.structural(
-    ...     np.eye(2), {"beta": K}, K, nonlinear={"wall": ("cubic", 0)}, input=1, output={"acceleration": [0, 1]}
+    ...     np.eye(2),
+    ...     {"beta": K},
+    ...     K,
+    ...     nonlinear={"wall": ("cubic", 0)},
+    ...     input=1,
+    ...     output={"acceleration": [0, 1]},
     ... )
     >>> system.params, list(system.outputs)
     (('beta', 'k3_wall'), ['acceleration[0]', 'acceleration[1]'])
@@ -155,7 +160,12 @@ def modal(
     --------
     >>> import numpy as np, pm_sysid as sid
     >>> system = sid.models.modal(
-    ...     [3.2, 20.1], "zeta", [[0.1, -0.3], [0.5, 0.5]], nonlinear={"tip": ("cubic", 1)}, input=0, output={"acceleration": 1}
+    ...     [3.2, 20.1],
+    ...     "zeta",
+    ...     [[0.1, -0.3], [0.5, 0.5]],
+    ...     nonlinear={"tip": ("cubic", 1)},
+    ...     input=0,
+    ...     output={"acceleration": 1},
     ... )
     >>> system.chains, system.params
     ((('q[0]', 'v[0]'), ('q[1]', 'v[1]')), ('zeta[0..1]', 'k3_tip'))

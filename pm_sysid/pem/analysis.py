@@ -344,9 +344,14 @@ def compare_fits(
     >>> record = sid.TimeSeries(0.05 * np.arange(41), None, np.exp(-0.075 * np.arange(41)))
     >>> def outflow(power):
     ...     law = lambda t, x, u, p: -p.rate * x.level**power
-    ...     return sid.System(law, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level)
+    ...     return sid.System(
+    ...         law, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     )
     >>> predictor = sid.ExtendedKalman(substeps=2)
-    >>> fits = {f"power {n}": sid.fit_pem(outflow(n), record, [1.0], predictor=predictor, x0=1.0) for n in (1, 2)}
+    >>> fits = {
+    ...     f"power {n}": sid.fit_pem(outflow(n), record, [1.0], predictor=predictor, x0=1.0)
+    ...     for n in (1, 2)
+    ... }
     >>> sid.compare_fits(fits, {"training": record}, x0=1.0)
     Fit in percent, free run
                      power 1  power 2

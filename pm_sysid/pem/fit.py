@@ -127,11 +127,16 @@ def fit_pem(
     --------
     >>> import numpy as np, pm_sysid as sid
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
     >>> t = np.linspace(0.0, 2.0, 41)
     >>> record = sid.TimeSeries(t, None, np.exp(-1.5 * t))
-    >>> fit = sid.fit_pem(decay, record, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=2), x0=1.0)
+    >>> fit = sid.fit_pem(
+    ...     decay, record, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=2), x0=1.0
+    ... )
     >>> fit.success, round(fit.p["rate"], 5)
     (True, 1.5)
     """

@@ -54,7 +54,9 @@ def plot_correlation(
     >>> import matplotlib
     >>> matplotlib.use("Agg")
     >>> k = np.random.default_rng(0).normal(2.0, 0.1, (2, 500))
-    >>> ax = plot_correlation(xr.Dataset({"k": (("chain", "draw"), k), "c": (("chain", "draw"), 1 - k)}))
+    >>> ax = plot_correlation(
+    ...     xr.Dataset({"k": (("chain", "draw"), k), "c": (("chain", "draw"), 1 - k)})
+    ... )
     >>> [text.get_text() for text in ax.texts][1].replace("\N{MINUS SIGN}", "-")
     '-1.00'
     """

@@ -46,11 +46,16 @@ def plot_compare_fits(
     >>> import matplotlib, numpy as np, pm_sysid as sid
     >>> matplotlib.use("Agg")
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
     >>> t = np.linspace(0.0, 2.0, 41)
     >>> record = sid.TimeSeries(t, None, np.exp(-1.5 * t))
-    >>> fit = sid.fit_pem(decay, record, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=2), x0=1.0)
+    >>> fit = sid.fit_pem(
+    ...     decay, record, {"rate": 1.0}, predictor=sid.ExtendedKalman(substeps=2), x0=1.0
+    ... )
     >>> sid.plot_compare_fits(sid.compare_fits(fit, record, x0=1.0))[0, 0].get_title()
     'record'
     """
@@ -107,13 +112,23 @@ def plot_resid(residuals: Any, *, axes: Panels = None, figsize: tuple[float, flo
     --------
     >>> import matplotlib, numpy as np, pm_sysid as sid
     >>> matplotlib.use("Agg")
-    >>> drive = sid.TimeSeries(0.025 * np.arange(200), np.random.default_rng(0).normal(size=200))
+    >>> drive = sid.TimeSeries(
+    ...     0.025 * np.arange(200), np.random.default_rng(0).normal(size=200)
+    ... )
     >>> system = sid.System(
-    ...     lambda t, x, u, p: u.u - p.rate * x.flow, states=("flow",), inputs=("u",), params=("rate",),
+    ...     lambda t, x, u, p: u.u - p.rate * x.flow,
+    ...     states=("flow",),
+    ...     inputs=("u",),
+    ...     params=("rate",),
     ...     observe=lambda t, x, dx, u, p: x.flow,
     ... )
     >>> flow = sid.simulate(system, drive, {"rate": 1.5}, x0=0.0)["y"].values
-    >>> fit = sid.fit_pem(system, drive.replace(y=flow + 0.01 * np.random.default_rng(1).normal(size=200)), [1.0], x0=0.0)
+    >>> fit = sid.fit_pem(
+    ...     system,
+    ...     drive.replace(y=flow + 0.01 * np.random.default_rng(1).normal(size=200)),
+    ...     [1.0],
+    ...     x0=0.0,
+    ... )
     >>> sid.plot_resid(fit.resid(lags=10)).shape
     (1, 2)
     """

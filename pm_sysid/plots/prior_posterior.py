@@ -62,8 +62,12 @@ def plot_prior_posterior(
     --------
     >>> import matplotlib
     >>> matplotlib.use("Agg")
-    >>> draws = xr.Dataset({"k": (("chain", "draw"), np.random.default_rng(0).normal(2.0, 0.1, (2, 500)))})
-    >>> panel, = plot_prior_posterior(xr.DataTree.from_dict({"posterior": draws}), truth={"k": 2.0})
+    >>> draws = xr.Dataset(
+    ...     {"k": (("chain", "draw"), np.random.default_rng(0).normal(2.0, 0.1, (2, 500)))}
+    ... )
+    >>> (panel,) = plot_prior_posterior(
+    ...     xr.DataTree.from_dict({"posterior": draws}), truth={"k": 2.0}
+    ... )
     >>> panel.get_xlabel(), panel.get_title()
     ('k', '1.995 ± 0.098')
     """

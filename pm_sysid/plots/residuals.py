@@ -64,7 +64,9 @@ def plot_residuals(
     --------
     >>> import matplotlib
     >>> matplotlib.use("Agg")
-    >>> plot_residuals(np.random.default_rng(0).standard_normal(200), lags=10)[0, 1].get_ylabel()
+    >>> plot_residuals(np.random.default_rng(0).standard_normal(200), lags=10)[
+    ...     0, 1
+    ... ].get_ylabel()
     'autocorrelation'
     """
     e, u = as_residuals(residuals, u, lags)

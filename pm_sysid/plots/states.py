@@ -96,9 +96,16 @@ def plot_states(
     >>> matplotlib.use("Agg")
     >>> draws = np.random.default_rng(0).normal(size=(1, 50, 4, 1))
     >>> dims = ("chain", "draw", "time")
-    >>> coords = {"time": [0.0, 0.1, 0.2, 0.3], "state": ["z"], "output": ["y"], "shows": ("output", ["z"])}
+    >>> coords = {
+    ...     "time": [0.0, 0.1, 0.2, 0.3],
+    ...     "state": ["z"],
+    ...     "output": ["y"],
+    ...     "shows": ("output", ["z"]),
+    ... }
     >>> variables = {"states": ((*dims, "state"), draws), "outputs": ((*dims, "output"), draws)}
-    >>> panel, = plot_states(xr.Dataset(variables, coords), truth={"z": [0.0, 0.1, 0.0, -0.1]})
+    >>> (panel,) = plot_states(
+    ...     xr.Dataset(variables, coords), truth={"z": [0.0, 0.1, 0.0, -0.1]}
+    ... )
     >>> panel.get_ylabel(), panel.get_xlabel()
     ('z', 'time (s)')
     """

@@ -39,7 +39,9 @@ def covariance(idata: Any, *, var_names: str | Sequence[str] | None = None) -> x
     --------
     >>> import numpy as np, xarray as xr, pm_sysid as sid
     >>> k = np.array([[1.0, 2.0, 3.0, 4.0]])
-    >>> posterior = xr.Dataset({"k": (("chain", "draw"), k), "c": (("chain", "draw"), 9 - 2 * k)})
+    >>> posterior = xr.Dataset(
+    ...     {"k": (("chain", "draw"), k), "c": (("chain", "draw"), 9 - 2 * k)}
+    ... )
     >>> sid.covariance(posterior).sel(parameter="k", other="c").item().__round__(3)
     -3.333
     """
@@ -66,7 +68,9 @@ def correlation(idata: Any, *, var_names: str | Sequence[str] | None = None) -> 
     --------
     >>> import xarray as xr, pm_sysid as sid
     >>> draws = {"k": [[1.0, 2.0, 3.0]], "c": [[9.0, 7.0, 5.0]]}
-    >>> posterior = xr.Dataset({name: (("chain", "draw"), values) for name, values in draws.items()})
+    >>> posterior = xr.Dataset(
+    ...     {name: (("chain", "draw"), values) for name, values in draws.items()}
+    ... )
     >>> sid.correlation(posterior).sel(parameter="k", other="c").item().__round__(3)
     -1.0
     """

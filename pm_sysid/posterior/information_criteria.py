@@ -142,8 +142,12 @@ def dic(idata: Any, *, model: pm.Model | None = None, draws: int | None = None, 
     >>> with pm.Model() as model:
     ...     mu = pm.Normal("mu", 0.0, 10.0)
     ...     y = pm.Normal("y", mu, 1.0, observed=[0.5, -0.5, 1.0, 0.0])
-    >>> draws = 0.25 + 0.5 * np.random.default_rng(1).standard_normal((2, 2000))  # the posterior of mu
-    >>> idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), draws)})})
+    >>> draws = 0.25 + 0.5 * np.random.default_rng(1).standard_normal(
+    ...     (2, 2000)
+    ... )  # the posterior of mu
+    >>> idata = xr.DataTree.from_dict(
+    ...     {"posterior": xr.Dataset({"mu": (("chain", "draw"), draws)})}
+    ... )
     >>> result = sid.dic(idata, model=model)
     >>> round(result.p, 1), round(result.deviance, 1)
     (1.0, 10.6)
@@ -184,8 +188,12 @@ def waic(idata: Any, *, model: pm.Model | None = None, draws: int | None = None)
     Examples
     --------
     >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
-    >>> draws = 0.25 + 0.5 * np.random.default_rng(1).standard_normal((2, 2000))  # the posterior of the mean
-    >>> idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), draws)})})
+    >>> draws = 0.25 + 0.5 * np.random.default_rng(1).standard_normal(
+    ...     (2, 2000)
+    ... )  # the posterior of the mean
+    >>> idata = xr.DataTree.from_dict(
+    ...     {"posterior": xr.Dataset({"mu": (("chain", "draw"), draws)})}
+    ... )
     >>> with pm.Model() as model:
     ...     _ = pm.Normal("y", pm.Normal("mu", 0.0, 10.0), 1.0, observed=[0.5, -0.5, 1.0, 0.0])
     >>> result = sid.waic(idata, model=model)

@@ -120,13 +120,20 @@ def check_initial_state(
     --------
     >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
     >>> t = np.linspace(0.0, 2.0, 21)
     >>> with pm.Model() as model:
     ...     rate = {"rate": pm.LogNormal("rate")}
-    ...     _ = sid.ODEFilter("y", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.1, substeps=2)
-    >>> posterior = xr.Dataset({"rate": (("chain", "draw"), np.random.default_rng(1).normal(1.0, 0.05, (2, 200)))})
+    ...     _ = sid.ODEFilter(
+    ...         "y", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.1, substeps=2
+    ...     )
+    >>> posterior = xr.Dataset(
+    ...     {"rate": (("chain", "draw"), np.random.default_rng(1).normal(1.0, 0.05, (2, 200)))}
+    ... )
     >>> sid.check_initial_state(posterior, model=model).level
     'good'
     """

@@ -124,14 +124,26 @@ def log_likelihood_by_record(
     --------
     >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
-    >>> records = [sid.TimeSeries(np.arange(5) / 4, None, np.exp(-r * np.arange(5) / 4)) for r in (1.0, 1.2, 1.4)]
+    >>> records = [
+    ...     sid.TimeSeries(np.arange(5) / 4, None, np.exp(-r * np.arange(5) / 4))
+    ...     for r in (1.0, 1.2, 1.4)
+    ... ]
     >>> with pm.Model() as model:
     ...     rate = pm.LogNormal("rate", 0.0, 0.3, shape=3)
-    ...     _ = sid.ODEFilter("y", decay, records, dict(rate=rate), noise=0.1, x0=1.0, substeps=1)
-    >>> posterior = xr.Dataset({"rate": (("chain", "draw", "specimen"), [[[1.0, 1.2, 1.4], [1.1, 1.1, 1.3]]])})
-    >>> sid.log_likelihood_by_record(posterior, model=model)["log_likelihood"]["y"].sizes["record"]
+    ...     _ = sid.ODEFilter(
+    ...         "y", decay, records, dict(rate=rate), noise=0.1, x0=1.0, substeps=1
+    ...     )
+    >>> posterior = xr.Dataset(
+    ...     {"rate": (("chain", "draw", "specimen"), [[[1.0, 1.2, 1.4], [1.1, 1.1, 1.3]]])}
+    ... )
+    >>> sid.log_likelihood_by_record(posterior, model=model)["log_likelihood"]["y"].sizes[
+    ...     "record"
+    ... ]
     3
     """
     view = filter_view(name, model)

@@ -105,12 +105,19 @@ def predict(
     --------
     >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
-    >>> record = sid.TimeSeries(np.linspace(0.0, 2.0, 21), None, np.exp(-np.linspace(0.0, 2.0, 21)))
+    >>> record = sid.TimeSeries(
+    ...     np.linspace(0.0, 2.0, 21), None, np.exp(-np.linspace(0.0, 2.0, 21))
+    ... )
     >>> with pm.Model() as model:
     ...     speed = pm.Normal("speed")
-    ...     _ = sid.ODEFilter("y", decay, record, dict(rate=pm.math.exp(speed)), noise=0.1, x0=1.0, substeps=2)
+    ...     _ = sid.ODEFilter(
+    ...         "y", decay, record, dict(rate=pm.math.exp(speed)), noise=0.1, x0=1.0, substeps=2
+    ...     )
     >>> idata = xr.Dataset({"speed": (("chain", "draw"), [[-0.1, 0.0, 0.1]])})
     >>> runs = sid.predict(idata, record, model=model, draws=3, x0=1.0)
     >>> runs["y"].dims, bool(np.isclose(runs["y"][1, -1], np.exp(-2.0), rtol=1e-4))

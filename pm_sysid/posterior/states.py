@@ -81,12 +81,17 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
     --------
     >>> import numpy as np, pymc as pm, pm_sysid as sid
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
     >>> record = sid.TimeSeries(np.arange(6) / 2, None, [1.0, 0.6, np.nan, 0.2, 0.1, 0.1])
     >>> with pm.Model():
     ...     rate = pm.LogNormal("rate")
-    ...     _ = sid.ODEFilter("y", decay, record, {"rate": rate}, noise=0.05, x0=1.0, substeps=4)
+    ...     _ = sid.ODEFilter(
+    ...         "y", decay, record, {"rate": rate}, noise=0.05, x0=1.0, substeps=4
+    ...     )
     ...     smoothed = sid.smooth({"rate": 1.0})
     >>> smoothed["states"].dims
     ('chain', 'draw', 'time', 'state')
@@ -141,12 +146,28 @@ def sample_states(
     Examples
     --------
     >>> import numpy as np, pymc as pm, pm_sysid as sid
-    >>> fall = sid.System(lambda t, x, u, p: (x.v, -p.g), states=("h", "v"), params=("g",), observe=lambda t, x, dx, u, p: x.h)
+    >>> fall = sid.System(
+    ...     lambda t, x, u, p: (x.v, -p.g),
+    ...     states=("h", "v"),
+    ...     params=("g",),
+    ...     observe=lambda t, x, dx, u, p: x.h,
+    ... )
     >>> record = sid.TimeSeries([0.0, 0.1, 0.2, 0.3], None, [10.0, 9.95, np.nan, 9.56])
     >>> with pm.Model():
-    ...     _ = sid.ODEFilter("y", fall, record, {"g": pm.Normal("g", 10, 1)}, noise=0.01, x0={"h": 10.0, "v": 0.0}, substeps=1)
+    ...     _ = sid.ODEFilter(
+    ...         "y",
+    ...         fall,
+    ...         record,
+    ...         {"g": pm.Normal("g", 10, 1)},
+    ...         noise=0.01,
+    ...         x0={"h": 10.0, "v": 0.0},
+    ...         substeps=1,
+    ...     )
     ...     paths = sid.sample_states({"g": 9.81}, random_seed=1)
-    >>> paths["states"].sizes["state"], bool(np.all(paths["states"].sel(state="h") == paths["outputs"].sel(output="y")))
+    >>> (
+    ...     paths["states"].sizes["state"],
+    ...     bool(np.all(paths["states"].sel(state="h") == paths["outputs"].sel(output="y"))),
+    ... )
     (2, True)
     """
     seed(random_seed)

@@ -101,12 +101,23 @@ def check_substeps(
     --------
     >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
     >>> t = np.linspace(0.0, 2.0, 21)
     >>> with pm.Model() as model:
     ...     rate = {"rate": pm.LogNormal("rate")}
-    ...     _ = sid.ODEFilter("y", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.1, x0=1.0, substeps=1)
+    ...     _ = sid.ODEFilter(
+    ...         "y",
+    ...         decay,
+    ...         sid.TimeSeries(t, None, np.exp(-t)),
+    ...         rate,
+    ...         noise=0.1,
+    ...         x0=1.0,
+    ...         substeps=1,
+    ...     )
     >>> draws = np.random.default_rng(1).normal(1.0, 0.05, (2, 200))
     >>> sid.check_substeps(xr.Dataset({"rate": (("chain", "draw"), draws)}), model=model)
     With 2 instead of 1 filter steps a sample the mean of rate would move ... integration error does not matter here.

@@ -132,7 +132,11 @@ def resample(record: TimeSeries, fs: float) -> TimeSeries:
     >>> t = np.arange(1000) / 1000
     >>> record = sid.TimeSeries(t, np.sin(2 * np.pi * 5 * t), np.cos(2 * np.pi * 5 * t))
     >>> slow = sid.resample(record, 100.0)
-    >>> slow.fs, len(slow), bool(abs(slow.u - np.sin(2 * np.pi * 5 * slow.t))[10:-10].max() < 1e-3)
+    >>> (
+    ...     slow.fs,
+    ...     len(slow),
+    ...     bool(abs(slow.u - np.sin(2 * np.pi * 5 * slow.t))[10:-10].max() < 1e-3),
+    ... )
     (100.0, 100, True)
     """
     _check_record(record)

@@ -183,7 +183,9 @@ def correlation(a: FloatArray, b: FloatArray, lags: Iterable[int]) -> tuple[Floa
 
     Examples
     --------
-    >>> r, pairs = correlation(np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0]), [0, 1])
+    >>> r, pairs = correlation(
+    ...     np.array([0.0, 1.0, 0.0, 1.0]), np.array([1.0, 0.0, 1.0, 0.0]), [0, 1]
+    ... )
     >>> r, pairs
     (array([-1.,  1.]), array([4., 3.]))
     """

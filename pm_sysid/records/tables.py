@@ -83,7 +83,9 @@ class Readers:
         >>> _ = file.write_text("t;F;z\ns;kN;mm\n0,00;1,5;0,2\n0,01;2,0;\n0,03;1,0;0,7\n")
         >>> scale = {"F": 1e3, "z": 1e-3}
         >>> format = sid.TextFormat(decimal=",", unit_lines=1)
-        >>> sid.TimeSeries.from_csv(file, inputs="F", outputs="z", time="t", scale=scale, format=format)
+        >>> sid.TimeSeries.from_csv(
+        ...     file, inputs="F", outputs="z", time="t", scale=scale, format=format
+        ... )
         TimeSeries: 3 samples, 0.03 s, non-uniform (steps of 0.01 to 0.02 s)
           inputs:  F [N] (band-limited between samples)
           outputs: z [m] (1 missing)

@@ -66,7 +66,9 @@ class TimeSeries(Readers):
 
     Examples
     --------
-    >>> record = TimeSeries([0.0, 0.1, 0.2], {"F": [1.0, 2.0, 2.0]}, [0.0, float("nan"), 0.3], outputs="z")
+    >>> record = TimeSeries(
+    ...     [0.0, 0.1, 0.2], {"F": [1.0, 2.0, 2.0]}, [0.0, float("nan"), 0.3], outputs="z"
+    ... )
     >>> record
     TimeSeries: 3 samples, 0.2 s, 10 Hz
       inputs:  F (band-limited between samples)
@@ -188,7 +190,9 @@ class TimeSeries(Readers):
         Examples
         --------
         >>> record = TimeSeries([0.0, 0.5, 1.0], [1.0, 3.0, 2.0], intersample="foh")
-        >>> record.input_at([0, 1], [1.0, 0.0], derivative=1).ravel()  # both sides of the kink at 0.5 s
+        >>> record.input_at(
+        ...     [0, 1], [1.0, 0.0], derivative=1
+        ... ).ravel()  # both sides of the kink at 0.5 s
         array([ 4., -2.])
         """
         k, s = _integers(interval), real(fraction, "fraction", copy=False)

@@ -36,7 +36,12 @@ def split_header(cell: str) -> tuple[str, str]:
 
     Examples
     --------
-    >>> split_header("Force [kN]"), split_header("z (mm)"), split_header("y2"), split_header("[V]")
+    >>> (
+    ...     split_header("Force [kN]"),
+    ...     split_header("z (mm)"),
+    ...     split_header("y2"),
+    ...     split_header("[V]"),
+    ... )
     (('Force', 'kN'), ('z', 'mm'), ('y2', ''), ('[V]', ''))
     """
     found = _HEADER.match(cell.strip())

@@ -81,7 +81,9 @@ def compare_models(
     >>> def tree(mean, std):
     ...     draws = xr.Dataset({"mu": (("chain", "draw"), rng.normal(mean, std, (2, 200)))})
     ...     return xr.DataTree.from_dict({"posterior": draws})
-    >>> result = sid.compare_models({"far": (far, tree(0.01, 0.01)), "near": (near, tree(1.0, 0.09))})
+    >>> result = sid.compare_models(
+    ...     {"far": (far, tree(0.01, 0.01)), "near": (near, tree(1.0, 0.09))}
+    ... )
     >>> list(result.table.index), int(result.table.loc["near", "unknowns"])
     (['near', 'far'], 1)
     """

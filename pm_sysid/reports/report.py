@@ -91,18 +91,28 @@ def report(
     --------
     >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid, tempfile
     >>> decay = sid.System(
-    ...     lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    ...     lambda t, x, u, p: -p.rate * x.level,
+    ...     states=("level",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.level,
     ... )
     >>> t, rng = np.linspace(0.0, 2.0, 60), np.random.default_rng(1)
     >>> record = sid.TimeSeries(t, None, np.exp(-t) + 0.01 * rng.standard_normal(60))
     >>> with pm.Model() as model:
     ...     rate = pm.LogNormal("rate")
-    ...     _ = sid.ODEFilter("y", decay, record, dict(rate=rate), noise=0.01, x0=1.0, substeps=1)
+    ...     _ = sid.ODEFilter(
+    ...         "y", decay, record, dict(rate=rate), noise=0.01, x0=1.0, substeps=1
+    ...     )
     >>> draws = xr.Dataset({"rate": (("chain", "draw"), rng.normal(1.0, 0.004, (2, 500)))})
     >>> idata = xr.DataTree.from_dict({"posterior": draws})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     page = sid.report(model, idata, record, path=folder + "/decay.html", units={"rate": "1/s"}).read_text()
-    >>> "Free run on the record of the fit" in page, "http" in page.replace("http://www.w3.org", "")
+    ...     page = sid.report(
+    ...         model, idata, record, path=folder + "/decay.html", units={"rate": "1/s"}
+    ...     ).read_text()
+    >>> (
+    ...     "Free run on the record of the fit" in page,
+    ...     "http" in page.replace("http://www.w3.org", ""),
+    ... )
     (True, False)
     """
     pairs = _pairs(model, idata)

@@ -123,7 +123,9 @@ def calibrate(
     ...         mu = pm.Normal("mu")
     ...         pm.Normal("y", mu, 1.0, observed=pm.Data("y_data", np.zeros(5)))
     ...     return model
-    >>> result = sid.calibrate(build, 5, fit="ibis", draws=100, random_seed=1, progressbar=False)
+    >>> result = sid.calibrate(
+    ...     build, 5, fit="ibis", draws=100, random_seed=1, progressbar=False
+    ... )
     >>> result.calibration["z"].sizes
     Frozen({'fit': 5, 'parameter': 2})
     """

@@ -158,8 +158,12 @@ def calibration_tests(
     --------
     >>> import numpy as np, xarray as xr, pm_sysid as sid
     >>> u = np.random.default_rng(1).random((200, 1))
-    >>> columns = {name: (("fit", "parameter"), u) for name in ("pit", "z", "contraction", "r_hat")}
-    >>> fits = xr.Dataset({**columns, "failed": ("fit", np.zeros(200, bool))}, {"parameter": ["k"]})
+    >>> columns = {
+    ...     name: (("fit", "parameter"), u) for name in ("pit", "z", "contraction", "r_hat")
+    ... }
+    >>> fits = xr.Dataset(
+    ...     {**columns, "failed": ("fit", np.zeros(200, bool))}, {"parameter": ["k"]}
+    ... )
     >>> sid.calibration_tests(xr.DataTree.from_dict({"calibration": fits})).passed
     True
     """
