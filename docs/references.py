@@ -312,7 +312,7 @@ def linked_types(line: str, names: Collection[str]) -> str:
     >>> linked_types("* **record** (*TimeSeries or list of them*) -- The record", ["TimeSeries"])
     '* **record** (:obj:`TimeSeries` *or list of them*) -- The record'
     """
-    found = re.match(r"(\s*(?:\* )?(?:\*\*[^*]+\*\* \()?)\*([^*]+)\*((?:\)| --|$).*)", line)
+    found = re.match(r"(\s*(?::[\w ]+:\s+)?(?:\* )?(?:\*\*[^*]+\*\* \()?)\*([^*]+)\*((?:\)| --|$).*)", line)
     if not found:
         return line
     before, said, after = found.groups()

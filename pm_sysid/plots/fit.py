@@ -116,7 +116,7 @@ def plot_fit(
     small = {"ncols": 3, "fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
     legend = grid[0, 0].legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1, **small)
     if len(grid) > 1:
-        grid[1, 0].set_ylabel(with_unit("residual", unit))
+        grid[1, 0].set_ylabel(with_unit("residual", unit), fontsize="small")
         grid[1, 0].set_title(score, loc="right", fontsize="small", pad=3)
     else:
         legend.set_title(score, prop={"size": "small"})

@@ -57,7 +57,7 @@ def report(
     idata : xarray.DataTree
         Posterior of the model; None if ``model`` is a mapping.
     record : TimeSeries or list of them, optional
-        What the model was fitted to, by default read back from it (then it is not known whether it is periodic).
+        What the model was fitted to, by default read back from it.
     validation : TimeSeries or list of them, or Validation, optional
         Records that were not used for the fit; a :class:`Validation` also says how many free runs are made, from which initial
         state, and what is scored, on the record of the fit too.
@@ -229,7 +229,7 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
     posterior_of(idata)  # is refused here, before anything is computed
     held = {name: filter_view(name, model).records() for name in names}
     if given is None:
-        return held
+        return {name: [_built_for(filter_view(name, model), r, h) for r, h in enumerate(some)] for name, some in held.items()}
     records = list(given) if isinstance(given, list | tuple) else [given]
     if not all(isinstance(r, TimeSeries) for r in records):
         raise TypeError(f"record is {shown(given)}; give a TimeSeries, or a list of them.")
@@ -237,12 +237,22 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
         raise ValueError(f"record is given, but the model has the filters {names}; leave it out: they are read from the model.")
     (known,) = held.values()
     same = len(known) == len(records) and all(
-        a.output_matrix.shape == b.output_matrix.shape and np.allclose(a.output_matrix, b.output_matrix, equal_nan=True)
-        for a, b in zip(known, records, strict=True)
+        _same(a.output_matrix, b.output_matrix) for a, b in zip(known, records, strict=True)
     )
     if not same:
         raise ValueError("record is not what the model was fitted to: its outputs differ; leave it out, or give that record.")
     return {names[0]: records}
+
+
+def _same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and np.allclose(a, b, equal_nan=True)
+
+
+def _built_for(view: FilterView, r: int, held: TimeSeries) -> TimeSeries:
+    """The record that a filter was built for, which its inputs are evaluated from, unless it was given another since."""
+    built: TimeSeries = view.op.grid.records[r]
+    pairs = ((built.t, held.t), (built.input_matrix, held.input_matrix), (built.output_matrix, held.output_matrix))
+    return built if all(_same(a, b) for a, b in pairs) else held
 
 
 def _called(records: Sequence[TimeSeries], outputs: Sequence[str]) -> list[TimeSeries]:

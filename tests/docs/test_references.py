@@ -38,6 +38,7 @@ def plain(name: str) -> str:
     [
         ("* **r** (*TimeSeries or list of them*) -- It", "* **r** (:obj:`TimeSeries` *or list of them*) -- It"),
         ("* **r** (*(TimeSeries, float)*) -- It", r"* **r** (*(*\ :obj:`TimeSeries`\ *, float)*) -- It"),
+        (":Parameters: * **r** (*TimeSeries*) -- It", ":Parameters: * **r** (:obj:`TimeSeries`) -- It"),
         ("*mapping of TimeSeries*", "*mapping of* :obj:`TimeSeries`"),
         ("* **n** (*int*) -- As *TimeSeries* has", "* **n** (*int*) -- As *TimeSeries* has"),
     ],

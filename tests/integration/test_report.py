@@ -13,7 +13,7 @@ import xarray as xr
 
 import pm_sysid as sid
 from pm_sysid.reports.blocks import Figure, Paragraph
-from pm_sysid.reports.report import headline
+from pm_sysid.reports.report import checksum, headline
 from pm_sysid.reports.sections import Study
 from pm_sysid.solve.filter_substeps import noise_level
 from support.small import linear_oscillator
@@ -155,6 +155,7 @@ def test_a_report_calls_an_output_by_one_name_and_says_which_the_record_has(tmp_
         page = sid.report(*first, validation=sid.Validation(new, runs=10), path=tmp_path / "y.html", units={"Disp": "m"})
         text = page.read_text()
         assert text.count("output, recorded as Disp") == 2 and text.count("Disp") == 2
+        assert checksum(record) in text  # read back from the model, too
         assert re.search(r"explains [\d.]+ % of y \(RMSE [\d.]+ m\)", text)
         assert f'href="{page.as_uri()}"' in page._repr_html_() and ">" + str(page) + "<" in page._repr_html_()
 
