@@ -55,6 +55,12 @@ def source(target: Path) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_line_of_prose_is_a_comment(page: Path) -> None:
+    """MyST leaves out lines that begin with a per cent sign."""
+    assert not re.findall(r"^%.*", prose(page), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     text = prose(page)
     links = re.findall(r"\]\(<?([^)\s>]+)>?\)", text) + re.findall(r"\{(?:download|doc)\}`[^`]*?<([^`>]+)>`", text)
