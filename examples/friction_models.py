@@ -196,7 +196,7 @@ def figures(truth, test, models, chains, folder):
         save(sid.plot_annealing(chain, truth=known)[0, 0].figure, f"{truth}_chain_{kind}")
     fig, axes = plt.subplots(1, len(models), figsize=(4.3 * len(models), 4), layout="constrained")
     for ax, (kind, (_, idata)) in zip(axes, models.items(), strict=True):
-        sid.plot_correlation(idata, ax=ax)
+        sid.plot_correlation(idata, axes=ax)
         ax.set_title(kind)
     save(fig, f"{truth}_correlation")
     predictions = {}

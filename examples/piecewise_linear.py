@@ -220,7 +220,7 @@ def oscillator_study(title, kind, record, run, truth, particles, curve, breakpoi
     fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     names = ("displacement (m)", "spring force (N)") if kind == "stiffness" else ("velocity (m/s)", "damper force (N)")
     labels = {"truth": curve(at), "xlabel": names[0], "ylabel": names[1]}
-    sid.plot_restoring_force(idata[best], lambda x, p: spring(x, p, regions, letters), at, ax=ax, **labels)
+    sid.plot_restoring_force(idata[best], lambda x, p: spring(x, p, regions, letters), at, axes=ax, **labels)
     save(fig, f"{label}_force")
     result |= {"likelihood": rows, "likely": likely}
     return result, idata[best], regions
@@ -339,7 +339,7 @@ def map_study(title, train, test, particles):
     at = np.linspace(train[0].min(), train[0].max(), 300)
     fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     labels = {"data": train, "xlabel": "velocity (m/s)", "ylabel": "force (N)"}
-    sid.plot_restoring_force(idata[best], lambda x, p: spring(x - p.v0, p, regions, ("c", "v")), at, ax=ax, **labels)
+    sid.plot_restoring_force(idata[best], lambda x, p: spring(x - p.v0, p, regions, ("c", "v")), at, axes=ax, **labels)
     save(fig, f"{label}_force")
     save(sid.plot_abc(idata, share=True)[0].figure, f"{label}_abc")
     return result | {"likelihood": rows, "likely": likely}

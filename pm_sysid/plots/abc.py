@@ -94,7 +94,7 @@ def plot_restoring_force(
     hdi: float = 0.94,
     xlabel: str = "displacement",
     ylabel: str = "restoring force",
-    ax: Axes | None = None,
+    axes: Axes | None = None,
     figsize: tuple[float, float] | None = None,
 ) -> Axes:
     """Draw a static force of a posterior over its argument: draws, their median, and the band that holds most of them.
@@ -120,7 +120,7 @@ def plot_restoring_force(
         Probability of the band.
     xlabel, ylabel : str
         Names of the axes, with units.
-    ax, figsize : matplotlib axes; (float, float); optional
+    axes, figsize : matplotlib axes; (float, float); optional
         Where to draw; or the width and height of a new figure, in inches.
 
     Returns
@@ -158,7 +158,7 @@ def plot_restoring_force(
             f"force(x, p) has the shape {shapes.pop()} for x of {at.shape}; return {at.shape}, a force for each place."
         )
     forces = np.array(laws)
-    canvas = one_panel(ax, figsize, (6.0, 4.0))
+    canvas = one_panel(axes, figsize, (6.0, 4.0))
     if points is not None:
         canvas.plot(*points, ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")
     canvas.plot(at, forces.T, color=MODEL, lw=0.4, alpha=min(1.0, 10 / len(picked)), rasterized=True)

@@ -34,8 +34,6 @@ def panels(
     shapes: Sequence[tuple[int, int]],
     figsize: Any,
     default: tuple[float, float],
-    *,
-    name: str = "axes",
     **grid: Any,
 ) -> AxesArray:
     """Arrange the given axes in the first shape that fits, or make a figure in the first shape.
@@ -55,16 +53,16 @@ def panels(
     except (TypeError, ValueError):
         array = np.array([None])
     if not all(hasattr(a, "plot") and hasattr(a, "set_xlabel") for a in array.flat):
-        raise TypeError(f"{name} is {type(given).__name__}; it must hold {counts} matplotlib axes")
+        raise TypeError(f"axes is {type(given).__name__}; it must hold {counts} matplotlib axes")
     for shape in shapes:
         if array.size == math.prod(shape):
             return array.reshape(shape)
-    raise ValueError(f"{name} must hold {counts} matplotlib axes, but holds {array.size}")
+    raise ValueError(f"axes must hold {counts} matplotlib axes, but holds {array.size}")
 
 
-def one_panel(ax: Axes | None, figsize: Any, default: tuple[float, float]) -> Axes:
+def one_panel(axes: Axes | None, figsize: Any, default: tuple[float, float]) -> Axes:
     """The given axes, or those of a new figure."""
-    only: Axes = panels(ax, [(1, 1)], figsize, default, name="ax")[0, 0]
+    only: Axes = panels(axes, [(1, 1)], figsize, default)[0, 0]
     return only
 
 

@@ -22,7 +22,7 @@ def plot_correlation(
     idata: Any,
     *,
     var_names: str | Sequence[str] | None = None,
-    ax: Axes | None = None,
+    axes: Axes | None = None,
     figsize: tuple[float, float] | None = None,
 ) -> Axes:
     """Draw the correlation matrix of the parameters, with its numbers.
@@ -33,7 +33,7 @@ def plot_correlation(
         Posterior draws; or a matrix of :func:`correlation` itself, as a DataArray.
     var_names : str or sequence of str, optional
         Variables; by default all of the posterior without a time dimension.
-    ax, figsize : matplotlib axes; (float, float); optional
+    axes, figsize : matplotlib axes; (float, float); optional
         Where to draw; or the width and height of a new figure, in inches.
 
     Returns
@@ -71,7 +71,7 @@ def plot_correlation(
         raise ValueError(f"there are {count} parameters to draw; choose 1 to {_MOST} by var_names.")
     names = [str(n) for n in matrix[matrix.dims[0]].to_numpy()]
     side = 0.55 * count + 1.2
-    panel = one_panel(ax, figsize, (side + 0.5, side))
+    panel = one_panel(axes, figsize, (side + 0.5, side))
     image = panel.imshow(np.ma.masked_invalid(values), cmap="RdBu_r", vmin=-1, vmax=1)
     if count <= _NUMBERS:
         for row, column in zip(*np.nonzero(np.isfinite(values)), strict=True):

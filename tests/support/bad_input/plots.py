@@ -30,7 +30,6 @@ def drawn(plot: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CANVAS = {"axes": None, "figsize": (4.0, 3.0)}
-AX = {"ax": None, "figsize": (4.0, 3.0)}
 CHOICE = {"var_names": ("parameter", "variable"), "idata": ("posterior",), "truth": ("parameter",)}
 ENTRIES: dict[str, Entry] = {
     "plot_abc": Entry(drawn(sid.plot_abc), {"idata": Late(tiny.nested), "share": True} | CANVAS),
@@ -49,7 +48,7 @@ ENTRIES: dict[str, Entry] = {
         {"comparison": Late(lambda: sid.compare_fits(tiny.fit(), tiny.RECORD, x0=1.0)), "window": (0.0, 1.0)} | CANVAS,
     ),
     "plot_correlation": Entry(
-        drawn(sid.plot_correlation), {"idata": tiny.IDATA, "var_names": ["rate", "gain"]} | AX, names=CHOICE
+        drawn(sid.plot_correlation), {"idata": tiny.IDATA, "var_names": ["rate", "gain"]} | CANVAS, names=CHOICE
     ),
     "plot_fit": Entry(
         drawn(sid.plot_fit),
@@ -94,7 +93,7 @@ ENTRIES: dict[str, Entry] = {
             "xlabel": "x",
             "ylabel": "f",
         }
-        | AX,
+        | CANVAS,
         names={"x": ("truth",), "force": ("len()",)},  # of another length than the truth; a function of something else
     ),
     "plot_states": Entry(

@@ -410,7 +410,7 @@ def test_correlation_matrix_is_drawn_with_its_numbers() -> None:
     labels = ax.get_yticklabels() + ax.get_xticklabels()
     assert all(t.get_window_extent().x0 >= 0 and t.get_window_extent().y0 >= 0 for t in labels)  # nothing is cut off
     _, given = plt.subplots()
-    assert sid.plot_correlation(sid.correlation(idata, var_names=["c", "k"]), ax=given) is given
+    assert sid.plot_correlation(sid.correlation(idata, var_names=["c", "k"]), axes=given) is given
     with pytest.raises(ValueError, match="var_names chooses variables of a posterior"):
         sid.plot_correlation(sid.correlation(idata), var_names="c")
     with pytest.raises(ValueError, match="must be square"):
