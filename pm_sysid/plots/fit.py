@@ -56,8 +56,9 @@ def plot_fit(
         The record, with outputs; T samples.
     prediction : array_like, DataArray or Dataset, shape (..., T) or (..., T, n_y)
         Predictions at the times of the record, in units of the output; the leading dimensions, such as chain
-        and draw, are pooled. A Dataset has a variable per output, as `simulate` returns it. Draws that are
-        not finite are left out with a warning.
+        and draw, are pooled. A Dataset has a variable per output, as `simulate` returns it: of the name
+        in the record, or of the one that a system gives an output without a name. Draws that are not finite are
+        left out with a warning.
     output : str, optional
         Name of the output; may be left out if the record has one.
     window : (float, float), optional
@@ -139,9 +140,16 @@ def measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:
 def prediction_draws(record: TimeSeries, prediction: Any, name: str) -> FloatArray:
     """Predictions of one output, shape (draws, T)."""
     if isinstance(prediction, xr.Dataset):
+        variable = name
         if name not in prediction and name.partition("[")[0] not in prediction:
-            raise ValueError(f"prediction has no variable {name!r}; it has {', '.join(map(str, prediction.data_vars))}")
-        prediction = labelled(prediction, name)
+            there, i = list(map(str, prediction.data_vars)), record.outputs.index(name)
+            variable = "y" if len(record.outputs) == 1 else f"y{i + 1}"  # what a system calls it that does not name it
+            if there[i : i + 1] != [variable]:  # outputs stand before states
+                raise ValueError(
+                    f"prediction has no variable {name!r}; it has {', '.join(there)}: name the outputs of the record as the "
+                    "system does, by record.replace(outputs=...)"
+                )
+        prediction = labelled(prediction, variable)
     if isinstance(prediction, xr.DataArray):
         time = time_dimension(prediction, "prediction")
         for dim in [d for d in prediction.dims if name in prediction.coords.get(d, ())]:

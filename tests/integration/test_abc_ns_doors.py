@@ -136,7 +136,7 @@ def test_figures() -> None:
     assert axes.shape == (3,) and axes[2].get_ylabel() == "probability"
     at = np.linspace(-1.0, 1.0, 11)
     ax = sid.plot_restoring_force(idata["m"], lambda v, p: p.x * v, at, truth=0.5 * at, data=(at, 0.5 * at))
-    assert {t.get_text() for t in ax.get_legend().get_texts()} >= {"mean", "truth", "measured"}
+    assert {t.get_text() for t in ax.get_legend().get_texts()} >= {"median", "truth", "measured"}
     with pytest.raises(ValueError, match=r"force\(x, p\) has the shape"):
         sid.plot_restoring_force(idata["m"], lambda v, p: v[0], at)
     with pytest.raises(ValueError, match="has no group 'populations'"):

@@ -74,6 +74,18 @@ def test_fit_takes_predictions_in_any_form(prediction):
     assert_allclose(drawn(fit, "median"), np.median(DRAWS[..., 1], axis=(0, 1)))
 
 
+def test_fit_finds_an_output_that_the_system_does_not_name():
+    record = one_output().replace(outputs="Position")
+    run = {"y": ("time", TRUE[:, 0]), "z": ("time", TRUE[:, 1])}
+    fit, _ = plot_fit(record, xr.Dataset(run))
+    assert_allclose(drawn(fit, "prediction"), TRUE[:, 0])
+    both = RECORD.replace(outputs=("Position", "Speed"))
+    pair = xr.Dataset({"y1": ("time", TRUE[:, 0]), "y2": ("time", TRUE[:, 1])})
+    assert_allclose(drawn(plot_fit(both, pair, output="Speed")[0], "prediction"), TRUE[:, 1])
+    with pytest.raises(ValueError, match=r"no variable 'Position'; it has z, y: name the outputs"):
+        plot_fit(record, xr.Dataset({"z": run["z"], "y": run["y"]}))  # a state that is called y
+
+
 def test_fit_of_one_prediction_has_no_band():
     fit, _ = plot_fit(one_output(), TRUE[:, 0])
     assert not fit.collections and len(drawn(fit, "prediction")) == T
