@@ -121,7 +121,7 @@ def progress_bar(title: str, visible: bool, total: int | None = None) -> Iterato
         with _up(Bar(title, None, total)) as bar:
             yield bar
         return
-    text = TextColumn("{task.description}")
+    text = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # what says the time left is not cut off
     columns = (
         (SpinnerColumn(), text, TimeElapsedColumn())
         if total is None
