@@ -62,6 +62,7 @@ nb_execution_mode = "force"
 nb_execution_timeout = 1800  # of a cell, beside other work on the machine
 nb_execution_show_tb = True  # a cell that fails is a warning, and so an error with -W
 nb_merge_streams = True
+nb_render_image_options = {"alt": "Figure drawn by the code above"}  # where a cell does not say more
 nb_ipywidgets_js = {}  # progress bars are gone when a cell has ended: no script from another host for them
 nb_mime_priority_overrides = [("html", "text/latex", 5)]  # equations as formulas, not as the text between dollars
 suppress_warnings = ["myst-nb.lexer"]  # without execution (-D nb_execution_mode=off) scripts do not say their language
