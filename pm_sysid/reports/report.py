@@ -28,7 +28,7 @@ from pm_sysid.reports.compare import compare_models, model_pair
 from pm_sysid.reports.comparison_page import overview
 from pm_sysid.reports.drawing import figure
 from pm_sysid.reports.html import Page, document
-from pm_sysid.reports.sections import Score, Study
+from pm_sysid.reports.sections import Score, Study, with_units
 from pm_sysid.reports.validation import Validation
 
 
@@ -132,9 +132,9 @@ def report(
         if validation.all and len(records) != 1:
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
         found = _units(one, records, validation.all, units or {})
-        records = {label: _called(some, filter_view(label, one).system.outputs) for label, some in records.items()}
+        records = {label: _called(some, filter_view(label, one).system.outputs, found) for label, some in records.items()}
         outputs = filter_view(next(iter(records)), one).system.outputs
-        new = replace(validation, records=_called(validation.all, outputs))
+        new = replace(validation, records=_called(validation.all, outputs, found))
         studies[name] = Study(one, draws, records, new, found, interactive)
 
     several, first = len(studies) > 1, next(iter(studies.values()))
@@ -255,13 +255,13 @@ def _built_for(view: FilterView, r: int, held: TimeSeries) -> TimeSeries:
     return built if all(_same(a, b) for a, b in pairs) else held
 
 
-def _called(records: Sequence[TimeSeries], outputs: Sequence[str]) -> list[TimeSeries]:
-    """Records whose outputs are called what the system calls them, as everything else in the report is.
+def _called(records: Sequence[TimeSeries], outputs: Sequence[str], units: Mapping[str, str]) -> list[TimeSeries]:
+    """Records whose outputs are called what the system calls them, as everything else in the report is, with all units.
 
     The system's own names in another order stay: they are refused where the record is used.
     """
     other = [len(r.outputs) == len(outputs) and set(r.outputs) != set(outputs) for r in records]
-    return [r.replace(outputs=outputs) if o else r for r, o in zip(records, other, strict=True)]
+    return [with_units(r.replace(outputs=outputs) if o else r, units) for r, o in zip(records, other, strict=True)]
 
 
 def _own_names(view: FilterView) -> dict[str, str]:

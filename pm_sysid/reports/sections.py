@@ -339,7 +339,7 @@ class Study:
         caught = _censored(name, self.model, record)
         if caught[:, _outputs(name, self.model).index(output)].any():
             caption += "; samples at a limit of the sensor are left out"
-        record = _renamed(record.replace(y=np.where(caught, np.nan, record.output_matrix)), runs)
+        record = with_units(_renamed(record.replace(y=np.where(caught, np.nan, record.output_matrix)), runs), self.units)
         still = figure(caption, _fit_figure(record, runs, output), self.units)
         if not self.interactive:
             return still
@@ -518,6 +518,11 @@ def _renamed(record: TimeSeries, runs: xr.Dataset) -> TimeSeries:
     """Record whose outputs have the names of the system."""
     names = labels(runs)[: record.output_matrix.shape[1]]
     return record.replace(outputs=names)
+
+
+def with_units(record: TimeSeries, units: Mapping[str, str]) -> TimeSeries:
+    """Record with the units of a report, which may have been given to that alone."""
+    return record.replace(units={name: units[name] for name in (*record.inputs, *record.outputs) if name in units})
 
 
 def _fit_figure(record: TimeSeries, runs: xr.Dataset, output: str) -> Callable[[], Any]:
