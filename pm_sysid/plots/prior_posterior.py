@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FOCUS = 5  # times: a prior that much wider than the posterior does not set the range of a panel
-_VISIBLE = 0.01  # of the height of the posterior: a lower prior would be hidden by the axis, and is not drawn
+_VISIBLE = 0.02  # of the height of the posterior: a lower prior would be hidden by the axis, and is not drawn
 _CROWDED = 0.03  # of the draws within a bandwidth of the extreme one: it is a bound, not a tail
 _MOST_PANELS = 40
 

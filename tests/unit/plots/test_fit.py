@@ -259,7 +259,7 @@ POSTERIOR = {
     "zeta": pooled(np.abs(RNG.normal(0, 0.02, (2, 500, 2))), "mode"),
     "y_hat": pooled(RNG.normal(size=(2, 500, 3)), "y_time"),
 }
-PRIOR = {"m": pooled(RNG.normal(1, 0.5, (1, 400))), "zeta": pooled(np.abs(RNG.normal(0, 0.03, (1, 400, 2))), "mode")}
+PRIOR = {"m": pooled(RNG.normal(1, 0.3, (1, 400))), "zeta": pooled(np.abs(RNG.normal(0, 0.03, (1, 400, 2))), "mode")}
 
 
 def test_prior_posterior_panels():
