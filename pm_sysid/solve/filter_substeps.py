@@ -423,7 +423,7 @@ def _graded_choice(
     if first is None:
         return None
     at, where = nearest_unknowns(problem, records, unknowns, model, first)
-    if not (any(map(uneven, records)) or _stiff(problem, records, at[0])):
+    if not (any(map(uneven, records)) or any(_stiff(problem, records, point) for point in at[:FOLLOWED])):
         return None
     return following_steps(problem, records, at, where, name, unsettled=True)
 
