@@ -274,6 +274,7 @@ def find_mode(
             hunt.run(draws, starts, tempering)
             hunt.look_elsewhere(draws[:ELSEWHERE])
             hunt.settle()
+            hunt.found()
         except KeyboardInterrupt:
             if hunt.tracked is None or hunt.tracked.best is None:
                 raise
@@ -400,6 +401,15 @@ class Hunt:
             for peak in self.peaks if found else []:
                 searches[int(np.argmin([q.distance(peak.point[None])[0] for q in found]))] += peak.searches
             self.peaks = [replace(q, searches=n) for q, n in zip(found, searches, strict=True)]
+
+    def found(self) -> None:
+        """Raise a ValueError if the searches have led nowhere."""
+        if not self.peaks:
+            raise ValueError(
+                "the log posterior is finite at some prior draws, but neither its gradient there nor the log posterior where a "
+                "search went: the filter hardly gets through the record. Give it finer steps (substeps), start=... with values "
+                "that can explain the record, or narrower priors."
+            )
 
     def _climb(self, batch: Batch, starts: np.ndarray) -> None:
         self.peaks = climb_all(batch, starts, self.scale, self.peaks)

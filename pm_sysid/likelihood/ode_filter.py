@@ -32,6 +32,7 @@ from pm_sysid.solve.filter_substeps import filter_substeps
 from pm_sysid.solve.initial_state import StartSpec
 from pm_sysid.solve.noise import measurement_noise, shared_noise
 from pm_sysid.solve.options import EK0, EK1, Solver
+from pm_sysid.steps.filter_state import Form
 from pm_sysid.symbolic.driven import driven_system
 from pm_sysid.symbolic.processes import Process
 from pm_sysid.symbolic.system import System
@@ -248,7 +249,8 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
 
     The record's input is evaluated where the filter needs it; measurements, time coordinate and what of the initial
     state was read off the record are replaced. The sampling must have the same character as before (intersample
-    behaviour, uniform or not).
+    behaviour, uniform or not). A filter whose steps follow the solution of its record, or were given for each sampling
+    interval, takes new measurements at the same times with the same inputs.
 
     Parameters
     ----------
@@ -263,20 +265,17 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         view = filter_view(name, model)
         op, problem = view.op, view.problem
         records = check_records(problem.system, data)
-        if op.grid.choice.grids is not None:
+        if op.grid.choice.grids is not None and not _same_run(records, op.grid.records):
             raise ValueError(
                 f"the steps of {name!r} are those of its record (they follow its solution, or were given for each sampling "
-                "interval); build a new model for another."
+                "interval), and the new one has other times or inputs; build a new model for it."
             )
-        form = _solver_like(problem).form(problem.system, records, problem.form.free)
-        form = replace(form, sensors=problem.form.sensors, everywhere=problem.form.everywhere)
-        form = replace(form, rolled=problem.form.rolled) if form.everywhere else form
-        if form != problem.form:
+        if op.grid.choice.grids is None and _form_for(problem, records) != problem.form:
             raise ValueError(
                 f"the new record for {name!r} differs from the old one in intersample behaviour or in being uniformly "
                 "sampled, for which the filter was built; build a new model for it."
             )
-        arrays = problem.data(records, op.substeps)
+        arrays = problem.data(records, op.grid.choice.steps())
         n_records = view.n_records
         if len(records) != n_records:
             raise ValueError(
@@ -293,6 +292,21 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         time = f"{name}_time"
         if time in view.model.dim_lengths:
             view.model.set_dim(time, len(measured.y), coord_values=measured.time)
+
+
+def _same_run(records: Sequence[TimeSeries], before: Sequence[TimeSeries]) -> bool:
+    """Whether records have the times and the inputs of others; their measurements may be others."""
+    return len(records) == len(before) and all(
+        np.array_equal(a.t, b.t) and a.intersample == b.intersample and np.array_equal(a.input_matrix, b.input_matrix)
+        for a, b in zip(records, before, strict=True)
+    )
+
+
+def _form_for(problem: Problem, records: Sequence[TimeSeries]) -> Form:
+    """Form of a filter like an existing one for other records."""
+    form = _solver_like(problem).form(problem.system, records, problem.form.free)
+    form = replace(form, sensors=problem.form.sensors, everywhere=problem.form.everywhere)
+    return replace(form, rolled=problem.form.rolled) if form.everywhere else form
 
 
 def _solver_like(problem: Problem) -> Solver:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, override
 
 import numpy as np
@@ -29,7 +29,6 @@ from pm_sysid.solve.substeps import (
     StepChoice,
     cut,
     evaluate_at_initial_point,
-    fewest_substeps,
     given_steps,
     in_words,
     named,
@@ -58,6 +57,8 @@ FAR_FROM_HALF, FAR_FROM_MOST, STILL = 20.0, 7.0, 1e-8
 #: A number that is chosen has to do for the first share of them, one that was asked for for the second: they are near the
 #: posterior, not in it, and a warning needs more evidence than one more doubling.
 SHARE, ASKED = 0.75, 0.5
+#: Equal steps a sample from which on a stiff system takes steps that follow its solution, if these will do.
+MANY = 8
 #: Implicit steps of test records for each of an adaptive solver, and points whose solutions such steps follow.
 FINE, FOLLOWED = 8, 4
 #: Fewest filter steps for each of an adaptive solver: with fewer, the gradient may be wrong where the value is right.
@@ -355,19 +356,20 @@ def filter_substeps(
     record's own input, times and missing samples), so that the answer depends on the integration alone and not on how well
     the draws fit the data.
 
-    With ``"auto"`` and a choice that has ``grids``, the steps follow the solution, since equal ones are not enough and the
-    system is stiff; they are for :meth:`Problem.graded`, as are those of an array. ``graded=False`` rules that out.
+    With ``"auto"`` and a choice that has ``grids``, the steps follow the solution, since equal ones are not enough, or many,
+    and the system is stiff; they are for :meth:`Problem.graded`, as are those of an array. ``graded=False`` rules that out.
     """
     substeps = given_steps(substeps, records)
     if isinstance(substeps, tuple):
         return _given_choice(problem, records, unknowns, substeps, model, name)
 
+    @cache
     def follow() -> StepChoice | None:
         return _graded_choice(problem, records, unknowns, model, name) if graded and substeps == "auto" else None
 
     if all(len(r) < 2 for r in records):
         return StepChoice(1 if substeps == "auto" else substeps, substeps, "nowhere, for a single sample", 0.0, True)
-    if any(map(uneven, records)) and (found := follow()):
+    if any(map(uneven, records)) and (found := follow()) and found.settled:
         return found
     at, where = nearest_unknowns(problem, records, unknowns, model, name=name)
     few = shortened(records, MOST_SAMPLES)
@@ -380,7 +382,7 @@ def filter_substeps(
         if substeps != "auto":
             return StepChoice(substeps, substeps, where, np.nan, False)
         if found := follow():
-            return found
+            return said_unsettled(found, name)
         warn(
             f"substeps='auto': the ODE diverges {where}, or is stiff, so that no step size can be judged there; "
             "using 4 substeps. Give initval=... to the priors, or a number of substeps, and judge it by settle_substeps."
@@ -390,12 +392,17 @@ def filter_substeps(
     share = SHARE if substeps == "auto" else ASKED
     criterion = LogLikelihoodCriterion(problem, few, at, y, where, share, scale, who)
     if substeps == "auto":
-        chosen, error = fewest_substeps(criterion)
+        chosen, error = searched_substeps(criterion)
+        # A diffusion that is constant describes no solution that jumps and decays fast, and where many steps will do at these
+        # draws, none may do where the decay is faster.
+        many = chosen is None or (chosen >= MANY and problem.calibrated)
+        if many and (found := follow()) and (found.settled or (chosen is None and found.error < error)):
+            return said_unsettled(found, name)
         if chosen is None:
-            if found := follow():
-                return found
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
+        else:
+            say_chosen(criterion, chosen, error)
     else:
         chosen, error = settled_substeps(criterion, substeps)
     return StepChoice(chosen, substeps, where, error, error < LOGLIK_TOLERANCE)
@@ -404,7 +411,7 @@ def filter_substeps(
 def _graded_choice(
     problem: Problem, records: Sequence[TimeSeries], unknowns: Unknowns, model: pm.Model | None, name: str
 ) -> StepChoice | None:
-    """Steps that follow the solution where a system is stiff, judged as equal ones are; None if it is not, or they will not do.
+    """Steps that follow the solution where a system is stiff, judged as equal ones are; None if it is not, or has no solution.
 
     An adaptive solver runs at the initial point; its steps carry free runs at prior draws, and the steps that it takes at the
     nearest of these are those of the filter.
@@ -416,17 +423,24 @@ def _graded_choice(
     if first is None:
         return None
     at, where = nearest_unknowns(problem, records, unknowns, model, first)
-    if not (any(map(uneven, records)) or _stiff(problem, records, at[0])):
+    if not (any(map(uneven, records)) or any(_stiff(problem, records, point) for point in at[:FOLLOWED])):
         return None
-    return following_steps(problem, records, at, where, name)
+    return following_steps(problem, records, at, where, name, unsettled=True)
 
 
 def following_steps(
-    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], where: str, name: str, say: bool = True
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    at: Sequence[Unknowns],
+    where: str,
+    name: str,
+    say: bool = True,
+    unsettled: bool = False,
 ) -> StepChoice | None:
     """Steps that an adaptive solver takes at the first of some points, each cut into as many as all points need.
 
-    None where there is no solution, or they will not do. With ``say`` the choice is logged.
+    None where there is no solution, or they will not do, unless ``unsettled`` ones are wanted. With ``say`` the choice is
+    logged.
     """
     grids = adaptive_steps(problem, records, at[:FOLLOWED])
     criterion = None if grids is None else _on_grids(problem, records, at, grids, where, SHARE, name)
@@ -434,12 +448,23 @@ def following_steps(
         return None
     chosen, error = searched_substeps(criterion, LEAST)
     if chosen is None:
-        return None
+        return StepChoice(MOST, "auto", where, error, False, grids) if unsettled and np.isfinite(error) else None
     if say:
         say_chosen(criterion, chosen, error)
         follow = "the steps follow the solution, which is stiff or changes by orders of magnitude"
         _log.info("%s%s: %d in all.", criterion.who, follow, chosen * sum(g.total for g in grids))
     return StepChoice(chosen, "auto", where, error, True, grids)
+
+
+def said_unsettled(choice: StepChoice, name: str) -> StepChoice:
+    """A choice of steps that follow the solution, with a warning if the log-likelihood still moves."""
+    if not choice.settled:
+        warn(
+            f"{name}{': ' if name else ''}substeps='auto': the steps follow the solution, and {choice.where} the "
+            f"log-likelihood moves by {in_words(choice.error)} even when {choice.substeps} for each of an adaptive solver are "
+            f"doubled; using {choice.substeps}. Look at it where the posterior is (settle_substeps), or narrow the priors."
+        )
+    return choice
 
 
 def _given_choice(

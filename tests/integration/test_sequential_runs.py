@@ -240,9 +240,9 @@ def start(folder: Path, checkpoint: str, result: str, slow: float, cores: int) -
 def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path, cores: int) -> None:
     whole = sample(line(), 300, random_seed=9, store_stages=True)
     folder = tmp_path / "checkpoint"
-    killed = start(tmp_path, str(folder), "killed.npz", 0.3, cores)
+    killed = start(tmp_path, str(folder), "killed.npz", 1.0, cores)
     deadline = time.monotonic() + 120
-    while len(list(folder.glob("chain-*-stage-0004.nc"))) < cores and time.monotonic() < deadline:
+    while len(list(folder.glob("chain-*-stage-0002.nc"))) < cores and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(killed.pid, signal.SIGKILL)
     assert killed.wait(30) == -signal.SIGKILL

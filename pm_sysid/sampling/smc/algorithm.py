@@ -40,8 +40,8 @@ GOOD_SHARE = 0.3
 REACH = 20.0
 #: Points at which the effective size of a stage is kept.
 PATH = 16
-#: Draws from the prior for each particle.
-CROWD = 10
+#: Draws from the prior for each particle: the first samples cost little, and what no draw has found is seldom found later.
+CROWD = 30
 #: Most particles that a mixture is fitted to.
 FITTED = 2000
 #: Steps along differences between two looks at how much the particles remember, and the correlation that is little enough.

@@ -112,6 +112,20 @@ def test_settling_keeps_the_grid_and_other_records_are_refused(model: Any, caplo
         sid.set_substeps("auto", model)
 
 
+def test_other_measurements_at_the_same_times_are_taken(model: Any) -> None:
+    density = model.compile_logp(vars=model.observed_RVs)
+    point, before = (
+        {f"{n}_log__": np.log(k) for n, k in zip(NAMES, RATES, strict=True)},
+        filter_view("y", model).observed.get_value(),
+    )
+    try:
+        sid.set_data({"y": RECORD.replace(y=TRUTH)}, model)
+        exact = -0.5 * len(TIMES) * np.sum(np.log(2 * np.pi * NOISE**2))
+        assert float(density(point)) == pytest.approx(exact, abs=0.1)
+    finally:
+        sid.set_data({"y": RECORD.replace(y=before)}, model)
+
+
 # -- grids ------------------------------------------------------------------------------------------------------------
 
 
