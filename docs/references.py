@@ -108,6 +108,10 @@ REFERENCES = (
         "Journal of Power Sources 198, 359-367", "10.1016/j.jpowsour.2011.10.013",
     ),
     Reference(
+        "Hurvich and Tsai", 1989, "Regression and time series model selection in small samples", "Biometrika 76(2), 297-307",
+        "10.1093/biomet/76.2.297",
+    ),
+    Reference(
         "Janot, Gautier and Brunot", 2019, "Data set and reference models of EMPS",
         "Workshop on Nonlinear System Identification Benchmarks",
     ),

@@ -327,7 +327,8 @@ def unknowns_at(view: FilterView, points: Sequence[Sequence[np.ndarray]]) -> lis
 def _judged(name: str, view: FilterView, at: Sequence[Unknowns], where: str) -> StepChoice:
     """The number of steps that will do at points, not fewer than there are; others where they followed another solution."""
     now, y, who = view.op.grid.choice, view.measured(), f"{name}: "
-    criterion = LogLikelihoodCriterion(view.problem, _records(view), at, [y] * len(at), where, SHARE, who=who, grids=now.grids)
+    options: dict[str, Any] = {"who": who, "grids": now.grids, "known": now.substeps}
+    criterion = LogLikelihoodCriterion(view.problem, _records(view), at, [y] * len(at), where, SHARE, **options)
     if len(y) < 2:
         return now
     if now.follows:

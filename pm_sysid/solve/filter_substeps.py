@@ -96,6 +96,7 @@ class LogLikelihoodCriterion(Criterion):
     scale: float = 1.0
     who: str = ""
     grids: Sequence[StepGrid] | None = None
+    known: int | None = None
     steps, otherwise, tolerance = "filter steps", MOST, LOGLIK_TOLERANCE
 
     @property

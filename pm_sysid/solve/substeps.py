@@ -139,6 +139,8 @@ class Criterion(ABC):
     per = "a sample"
     #: Substeps that are used where no doubling up to twice ``MOST`` changes little enough.
     otherwise = 2 * MOST
+    #: The number that is used already, which the log does not repeat.
+    known: int | None = None
 
     @abstractmethod
     def value(self, substeps: int) -> Any:
@@ -200,7 +202,7 @@ def say_chosen(criterion: Criterion, n: int, change: float) -> None:
     """Say in the log how many steps were chosen."""
     steps, reached = counted(n, criterion.steps), criterion.reached(change)
     text = f"{criterion.who}substeps='auto' chose {steps} {criterion.per}{reached}."
-    if criterion.is_new(text):
+    if n != criterion.known and criterion.is_new(text):
         _log.info("%s", text)
 
 

@@ -84,6 +84,12 @@ class Evidence(NamedTuple):
     chains: np.ndarray
     doubt: str = ""
 
+    def __str__(self) -> str:
+        """Value and error, those of the chains, and what is in doubt."""
+        chains = ", ".join(f"{v:.2f}" for v in np.ravel(self.chains))
+        said = f"log evidence {self.value:.2f} ± {self.error:.2g} (of the chains: {chains})"
+        return f"{said}\nin doubt: {self.doubt}" if self.doubt else said
+
     def _repr_html_(self) -> str:
         """Value and error for a notebook, and what is in doubt."""
         said = html_line(f"log evidence {self.value:.2f} ± {self.error:.2g}", strong=True)
