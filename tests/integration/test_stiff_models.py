@@ -47,7 +47,7 @@ def test_searches_that_lead_nowhere_are_an_error_with_the_remedy() -> None:
         warnings.simplefilter("ignore", sid.SubstepWarning)
         model = enzyme(4)  # far too few for times over seven decades: finite at a few draws, and no gradient there
     with pytest.raises(ValueError, match="substeps"):
-        sid.find_mode(model, progressbar=False, random_seed=5)
+        sid.find_mode(model, prior_draws=400, starts=4, progressbar=False, random_seed=5)
 
 
 @pytest.mark.slow
