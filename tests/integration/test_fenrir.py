@@ -100,7 +100,7 @@ def test_fine_steps_make_the_likelihoods_one() -> None:
     assert gaps[0] > 100 * gaps[1] > 0 and gaps[2] < 1e-6
 
 
-@pytest.mark.parametrize(("order", "substeps"), [(6, 64), (8, 64), (11, 8)])
+@pytest.mark.parametrize(("order", "substeps"), [(6, 64), (8, 64), pytest.param(11, 8, marks=pytest.mark.slow)])
 def test_residuals_as_small_as_their_rounding(order: int, substeps: int) -> None:
     """Would fail if the two states were subtracted: what rounding leaves, over a residual's deviation, was 1000 nats."""
     options = dict(solver=sid.EK1(order=order), substeps=substeps)

@@ -105,7 +105,7 @@ def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest
     assert judged == ["at the mode"] + ["on the posterior"] * 3 and idata.attrs["trusted"] == 0
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 def test_half_of_the_mass_in_a_narrow_spike_is_not_lost_without_a_word(seed: int) -> None:
     """It fills a ten-thousandth of the prior; the other half lies on a wide hill."""
     with pm.Model() as model:
