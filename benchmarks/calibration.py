@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
@@ -30,6 +30,8 @@ from pm_sysid.sampling.abc.simulations import Simulations
 
 RESULTS = Path(__file__).parent / "results" / "calibration.json"
 FIGURES = Path(__file__).parents[1] / "docs"
+#: Standard deviations of an unknown state of the Duffing oscillator at the first sample: about those of its motion.
+START = {"z": 0.05, "v": 0.3}
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,29 @@ class Case:
     solver: Any
     substeps: int
     noise_known: bool = False
+    start: Literal["at rest", "inferred", "marginalised"] = "at rest"
 
     def model(self) -> pm.Model:
-        """Log-normal priors; system at rest at the first sample."""
+        """Log-normal priors; system at rest at the first sample, or with normal states that are inferred or marginalised."""
         with pm.Model() as model, warnings.catch_warnings():
             warnings.simplefilter("ignore", sid.SubstepWarning)  # of models that are wrong on purpose
             free = {name: pm.LogNormal(name, np.log(value), spread) for name, (value, spread) in self.priors.items()}
             noise = self.noise if self.noise_known else pm.LogNormal("noise", np.log(self.noise), 0.5)
             options = {"solver": self.solver, "substeps": self.substeps, "x0": 0.0}
+            if self.start == "inferred":
+                options["x0"] = {name: pm.Normal(f"{name}0", 0.0, std) for name, std in START.items()}
+            elif self.start == "marginalised":
+                options["x0_std"] = START
             sid.ODEFilter("y", self.system, self.record, {**self.known, **free}, noise=noise, **options)
         return model
 
     def clean(self, params: dict[str, Any]) -> np.ndarray:
-        """Accurate free run."""
+        """Accurate free run, from the state at the first sample where that is unknown."""
         values = {**self.known, **{name: params[name] for name in self.priors}}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", sid.SubstepWarning)
-            run = sid.simulate(self.system, self.record, values, x0=0.0, substeps=32)
+            x0 = 0.0 if self.start == "at rest" else params["y_x0"]
+            run = sid.simulate(self.system, self.record, values, x0=x0, substeps=32)
         return np.stack([run[o].values for o in self.system.outputs], axis=1).reshape(self.record.y.shape)
 
     def accurate(self, params: dict[str, Any], rng: np.random.Generator) -> sid.TimeSeries:
@@ -202,6 +210,11 @@ def studies() -> dict[str, Study]:
     found["friction:annealing"] = Study(case.model, "model", "annealing", 200, {})
     for name in ("bouc_wen", "two_dof"):
         found[f"{name}:nuts"] = Study(by_name[name].model, "model", "nuts", 200, nuts)
+    for name in ("inferred", "marginalised"):
+        case = replace(duffing, start=name)
+        found[f"duffing, start {name}:ibis, accurate records"] = Study(case.model, case.accurate, "ibis", 200, {})
+    pem = {"data": duffing.record, "draws": 500, "x0": None}
+    found["duffing, start estimated:pem"] = Study(case.model, case.accurate, "pem", 500, pem)
     found["duffing:ibis"] = Study(duffing.model, "model", "ibis", 400, {})
     found["duffing:nuts, accurate records"] = Study(duffing.model, duffing.accurate, "nuts", 200, nuts)
     return found

@@ -59,7 +59,8 @@ def calibrate(
         target_accept=0.8, prior_draws=500, starts=4``). ``"ibis"``: one run of :class:`IBIS` (``draws=1000``, and its
         ``threshold``, ``moves`` and ``threads``). ``"annealing"``: :class:`DataAnnealing` from draws of the prior
         (``draws=6000, tune=2000, chains=2, thin=5`` and its settings). ``"pem"``: :func:`fit_pem` on ``data=record`` and its
-        Laplace approximation (``draws=1000`` and the options of ``fit_pem``). Or a function of (model, rng) that returns draws
+        Laplace approximation (``draws=1000`` and the options of ``fit_pem``); an initial state that the model infers or
+        marginalises is estimated. Or a function of (model, rng) that returns draws
         as ``pm.sample`` does.
     generate : "model" or callable
         Where records come from: the model's own random draws; or a function of (params, rng) that returns a record (or a

@@ -173,7 +173,7 @@ class PEMRefit:
     """:func:`fit_pem` from the model's initial point, and draws of the Laplace approximation around it.
 
     The model is read for what a fit needs: the system, which of its parameters are free variables and which numbers, and the
-    initial state. Priors play no part, except that the search starts in their middle.
+    initial state if it is known; another one is estimated. Priors play no part, except that the search starts in their middle.
     """
 
     def __init__(self, model: pm.Model, *, data: Any = None, draws: int = 1000, **options: Any) -> None:
@@ -200,11 +200,17 @@ class PEMRefit:
         graphs = [unknowns.params, unknowns.x0, unknowns.x0_std, unknowns.noise]
         function = compiled(model.free_RVs, replace_rng_nodes(graphs))
         found = [function(*(free[rv.name][i] for rv in model.free_RVs)) for i in range(2)]
-        if any(not np.array_equal(*states) for states in zip(*(f[1:3] for f in found), strict=True)) or np.any(found[0][2]):
-            raise ValueError("fit='pem' takes initial states that are known numbers; the model's are uncertain.")
-        self.x0 = dict(zip(self.system.states, found[0][1][0], strict=True))
-        start = _initial(model)
         self.guess, self.fixed, self.names = {}, {}, {}
+        (x0, moved), (std, other) = ([f[i] for f in found] for i in (1, 2))
+        # Known numbers are given; what the model infers or marginalises is estimated, unless the options say otherwise.
+        self.x0 = {} if np.any(std) else {"x0": dict(zip(self.system.states, x0[0], strict=True))}
+        if not (np.array_equal(x0, moved) and np.array_equal(std, other)):
+            self.x0 = {}
+            for i, name in enumerate(self.system.states):
+                source = None if std[0, i] or other[0, i] else _source(free, [float(x0[0, i]), float(moved[0, i])])
+                if source is not None:
+                    self.names[f"x0.{name}"] = source
+        start = _initial(model)
         for i, name in enumerate(self.system.params):
             source = _source(free, [float(f[0][i]) for f in found])
             if source is None:
@@ -219,7 +225,7 @@ class PEMRefit:
     def __call__(self, rng: np.random.Generator) -> Drawn:
         """Fit, and draw."""
         record = self.record.replace(y=self.values.current()[self.name])
-        fit = fit_pem(self.system, record, self.guess, fixed=self.fixed, **{"x0": self.x0, **self.options})
+        fit = fit_pem(self.system, record, self.guess, fixed=self.fixed, **{**self.x0, **self.options})
         if not fit.success:
             raise RuntimeError(f"fit_pem was not successful: {fit.message}")
         posterior = posterior_of(fit.laplace(self.draws, chains=1, random_seed=rng))
