@@ -78,6 +78,13 @@ class FilterView:
         """How many records it was built for."""
         return len(self.data.starts.get_value(borrow=True))
 
+    @property
+    def units(self) -> dict[str, str]:
+        """Units of the outputs, as far as known and the same in all records."""
+        given = self.op.grid.records
+        each = [dict(zip(self.system.outputs, (r.units.get(o, "") for o in r.outputs), strict=True)) for r in given]
+        return {name: unit for name, unit in each[0].items() if unit and all(e[name] == unit for e in each)}
+
     def arrays(self) -> RecordData:
         """Arrays of the records."""
         return RecordData(*map(value_of, self.data))

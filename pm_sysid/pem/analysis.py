@@ -24,6 +24,7 @@ from pm_sysid.pem.settings import Optimiser
 from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.residual_tests import ResidualTests, residual_tests
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.units import label_units
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.run_substeps import EqualSteps
@@ -143,7 +144,13 @@ def innovations(fit: Any, record: TimeSeries | int | None, x0: Any) -> xr.Datase
     n, x = len(filter.system.states), values[:, 2 * m :]
     for i, s in enumerate(filter.system.states):
         data[f"state_{s}"], data[f"state_{s}_std"] = ("time", x[:, i]), ("time", x[:, n + i])
-    return data
+    return label_units(data, filter.system.outputs, _units(filter, chosen))
+
+
+def _units(filter: Filter, record: TimeSeries) -> dict[str, str]:
+    """Units of a record by the outputs of the system."""
+    named = zip(filter.system.outputs, record.outputs, strict=True)
+    return {name: record.units[own] for name, own in named if own in record.units}
 
 
 def predict(fit: Any, k: float, record: TimeSeries | int | None, x0: Any) -> xr.Dataset:
@@ -170,13 +177,10 @@ def predict(fit: Any, k: float, record: TimeSeries | int | None, x0: Any) -> xr.
                 values[some + int(k)] = _ahead(filter, chosen, p, states[some], some, int(k), steps)[:, -1]
     found = xr.Dataset(
         system.outputs.variables(("time",), values),
-        {"time": ("time", chosen.t, {"units": "s"})},
+        {"time": chosen.t},
         {"steps ahead": float(k), "substeps": steps.substeps, "x0": source},
     )
-    for name, recorded in zip(system.outputs, chosen.outputs, strict=True):
-        if name in found and recorded in chosen.units:
-            found[name].attrs["units"] = chosen.units[recorded]
-    return found
+    return label_units(found, system.outputs, _units(filter, chosen))
 
 
 def _steps(filter: Filter, record: TimeSeries, p: np.ndarray, x0: np.ndarray) -> EqualSteps:

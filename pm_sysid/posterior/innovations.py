@@ -12,6 +12,7 @@ from scipy.special import ndtri_exp
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.progress import announced
+from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 
 
@@ -33,12 +34,13 @@ def innovations(idata: Any, name: str | None = None, *, draws: int | None = None
     Returns
     -------
     xarray.Dataset
-        ``innovation`` and ``std``, in the unit of the output, and their quotient ``standardised``; dims
-        (time, output), after a leading ``sample`` when ``draws`` is given. NaN where a measurement is missing. If the model
-        is right, ``standardised`` is white with unit variance: see :func:`plot_residuals` and :func:`residual_tests`.
-        Innovations of correlated outputs are each given those before it. Of noise with the tails of a t distribution,
-        ``standardised`` has the normal number of the same probability, and a filter with ``limits`` has NaN where ``censored``
-        (time, output) is true: no innovation is known there. Those beside a limit are then one-sided.
+        ``innovation`` and ``std``, in the unit of the output (the coordinate ``units``, if the record says it), and their
+        quotient ``standardised``; dims (time, output), after a leading ``sample`` when ``draws`` is given. NaN where a
+        measurement is missing. If the model is right, ``standardised`` is white with unit variance: see
+        :func:`plot_residuals` and :func:`residual_tests`. Innovations of correlated outputs are each given those before it.
+        Of noise with the tails of a t distribution, ``standardised`` has the normal number of the same probability, and a
+        filter with ``limits`` has NaN where ``censored`` (time, output) is true: no innovation is known there. Those beside a
+        limit are then one-sided.
 
     Raises
     ------
@@ -65,4 +67,5 @@ def innovations(idata: Any, name: str | None = None, *, draws: int | None = None
         data["standardised"] = data["standardised"].where(np.isnan(score), score)
     if sensors.limited:
         data["censored"] = ("time", "output"), sensors.censored(view.measured())
+    data = label_units(data, view.system.outputs, view.units)
     return data if draws is not None else data.isel(sample=0)

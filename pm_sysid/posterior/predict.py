@@ -19,6 +19,7 @@ from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.posterior.states import sample_states
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.checks import check_records
@@ -142,8 +143,7 @@ def predict(
         rng = np.random.default_rng(random_seed)
         runs = simulate_driven(system, _inside(new, source.view), sets, x0, checked_substeps(substeps), rng)
         said = "given" if x0 is not None else "read off the first samples, or zero"
-        runs = clipped(runs, source.view)
-        return runs.assign_coords(draw=places).assign_attrs(x0=said)
+        return source.labelled(clipped(runs, source.view)).assign_coords(draw=places).assign_attrs(x0=said)
     seen = isinstance(data, TimeSeries) and data.y is not None  # simulate refuses what is no record
     measured = seen and data.output_matrix.shape[1] == len(system.outputs)
     if x0 is None and measured:
@@ -160,7 +160,7 @@ def predict(
         result: xr.Dataset = simulate(system, data, sets, x0=x0, substeps=substeps)
         if "draw" not in result.dims:  # a system without parameters
             result = result.expand_dims(draw=len(theta))
-        return clipped(result, source.view).assign_attrs(x0=said)
+        return source.labelled(clipped(result, source.view)).assign_attrs(x0=said)
 
     if not every_step:
         return run(fixed).assign_coords(draw=places)
@@ -172,7 +172,7 @@ def predict(
     start = np.array(initial_state(system, data, given, 0.0, hidden="zero")[0], dtype=float)
     values = _new_draw_every_step(system, data, table, picks, start, steps_of(few))
     runs = xr.Dataset(run_variables(system, ("draw", "time"), values), {"time": data.t}, {**few.attrs, "every_step": 1})
-    return clipped(runs, source.view)
+    return source.labelled(clipped(runs, source.view))
 
 
 def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: Any, substeps: Any) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def predict_fitted(
             given = dict(zip(source.system.states, begin.T, strict=True))
             same: Any = steps.substeps
             run = simulate(source.system, record, sets, x0=given, substeps=same, method=steps.method)
-        pairs.append((record, clipped(run, source.view)))
+        pairs.append((record, source.labelled(clipped(run, source.view))))
     return pairs
 
 
@@ -260,7 +260,7 @@ def _inferred(source: Source, draws: int) -> list[tuple[TimeSeries, xr.Dataset]]
         for kind in ("input", "parameter"):
             for i, one in enumerate(here[kind].to_numpy() if kind in here.coords else ()):
                 variables.setdefault(str(one), (("draw", "time"), pooled[f"{kind}s"][..., i]))
-        pairs.append((record, clipped(xr.Dataset(variables, {"time": record.t}), source.view)))
+        pairs.append((record, source.labelled(clipped(xr.Dataset(variables, {"time": record.t}), source.view))))
     return pairs
 
 
@@ -330,6 +330,11 @@ class Source:
         self.view = filter_view(name, model)
         self.system = self.view.system
         self.total = self.posterior.sizes["chain"] * self.posterior.sizes["draw"]
+
+    def labelled(self, runs: xr.Dataset) -> xr.Dataset:
+        """Runs with the units of their own record, else of those of the fit."""
+        known = {name: runs[name].attrs["units"] for name in self.system.outputs if "units" in runs.get(name, runs).attrs}
+        return label_units(runs, self.system.outputs, {**self.view.units, **known})
 
     def parameters(self, places: np.ndarray, record: int | None, params: Mapping[str, Any] | None) -> np.ndarray:
         """Parameters (N, P) at draws counted through the chains: of a record, if they differ, with others in their place."""

@@ -18,6 +18,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.arguments import seed
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.progress import announced
+from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.solve.filter_graph import Problem, RecordData
@@ -58,8 +59,9 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
         ``state`` and ``output`` are labels of entries, such as ``q[3]``; a vector ``q`` also stands under its own name with the
         dims (chain, draw, time, q_dim_0), and its standard deviation as ``q_std``: the same numbers in another shape, and
         those of the output where a state has its name.
-        ``time`` is in seconds; of several records the times follow each other, and the coordinate ``record`` counts them.
-        ``measured`` (time, output) is the record. Where an input jumps, derivatives are those after the jump.
+        ``units`` (output) are those of the record, if it has them. ``time`` is in seconds; of several records the times follow
+        each other, and the coordinate ``record`` counts them. ``measured`` (time, output) is the record. Where an input jumps,
+        derivatives are those after the jump.
 
     Raises
     ------
@@ -225,7 +227,7 @@ class Passes:
     """The filter of a model, forward and backward at given parameters."""
 
     def __init__(self, view: FilterView) -> None:
-        self.name, self.system = view.name, view.system
+        self.name, self.system, self.units = view.name, view.system, view.units
         self.data, self.y = view.arrays(), view.measured()
         self.grid = every_substep(view.problem, self.data, self.y)
         self.smoother = Smoother(self.system, view.problem.form)
@@ -349,7 +351,8 @@ class Passes:
                 arrays = entries.variables(("chain", "draw", "time"), results[kind + of])
                 vectors = {name + of: array for name, array in arrays.items() if entries.shapes[name]}
                 variables = {k: v for k, v in vectors.items() if k not in labels} | variables
-        return xr.Dataset(variables, {**coords, **labels}, {"filter": self.name})
+        found = xr.Dataset(variables, {**coords, **labels}, {"filter": self.name})
+        return label_units(found, system.outputs, self.units)
 
 
 def _over_draws(

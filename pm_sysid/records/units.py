@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +27,8 @@ SECONDS = {
     "hours": 3600.0,
     "days": 86400.0,
 }
+#: What has the dim of the outputs and no unit.
+PURE = ("standardised", "censored")
 #: ``q[3]`` is an entry of a vector and ``x(t)`` a function: neither is a name with a unit.
 _HEADER = re.compile(r"^(?P<name>.*\S)(?:\s*\[(?P<square>[^\[\]\d][^\[\]]*)\]|\s+\((?P<round>[^()\d][^()]*)\))$")
 
@@ -110,3 +112,38 @@ def with_unit(name: str, unit: str | None) -> str:
     ('F (N)', 'F')
     """
     return f"{name} ({unit})" if unit else name
+
+
+def label_units[Labelled](data: Labelled, outputs: Sequence[str], units: Mapping[str, str]) -> Labelled:
+    """Write the units of outputs, and of the time, into a dataset's attributes.
+
+    Parameters
+    ----------
+    data : xarray.Dataset
+        With a variable for each output, or variables with the dim ``output``, which then gets a coordinate ``units`` ("" where
+        a unit is unknown); where all outputs have the same unit, such variables have it as well.
+    outputs : sequence of str
+        Outputs of the system.
+    units : mapping of str to str
+        Those known, by output.
+
+    Returns
+    -------
+    xarray.Dataset
+        The same one.
+    """
+    found: Any = data
+    known = [units.get(name, "") for name in outputs]
+    if "time" in found.coords:
+        found["time"].attrs["units"] = "s"
+    if not any(known):
+        return data
+    for name, unit in zip(outputs, known, strict=True):
+        if unit and name in found:
+            found[name].attrs["units"] = unit
+    if "output" in found.dims:
+        found = found.assign_coords(units=("output", known))
+        for name, variable in found.data_vars.items():
+            if "output" in variable.dims and len(set(known)) == 1 and name not in PURE:
+                variable.attrs["units"] = known[0]
+    return found  # type: ignore[no-any-return]

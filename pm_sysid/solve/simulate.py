@@ -15,6 +15,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.arguments import among, seed
 from pm_sysid.compat import MissingInputError
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.units import label_units
 from pm_sysid.solve.checks import check_params, check_records, check_system, spread_numbers, vector
 from pm_sysid.solve.driven_runs import FEWEST, driven_runs
 from pm_sysid.solve.initial_state import initial_state
@@ -181,12 +182,14 @@ def _simulate(
         return xr.Dataset(system.outputs.variables(tuple(dims), values), coords, attributes)
     values = values.reshape(*dims.values(), len(record), values.shape[-1])
     result = xr.Dataset(run_variables(system, (*dims, "time"), values), {**coords, "time": record.t}, attributes)
-    result["time"].attrs["units"] = "s"
-    if len(record.outputs) == len(system.outputs):
-        for own, name in zip(record.outputs, system.outputs, strict=True):
-            if own in record.units and name in result:
-                result[name].attrs["units"] = record.units[own]
-    return result
+    return _with_units(result, system, record)
+
+
+def _with_units(run: xr.Dataset, system: System, record: TimeSeries) -> xr.Dataset:
+    """Runs with the units of a record, if it has the outputs of the system."""
+    alike = len(record.outputs) == len(system.outputs)
+    units = {n: record.units[o] for o, n in zip(record.outputs, system.outputs, strict=False) if alike and o in record.units}
+    return label_units(run, system.outputs, units)
 
 
 def simulate_driven(
@@ -215,7 +218,7 @@ def simulate_driven(
     for i, one in enumerate(system.driving):
         variables.setdefault(one.name, ((*dims, "time"), found.paths[..., i].reshape(shape)))
     attributes = {"substeps": max(substeps, FEWEST), "integrator": INTEGRATORS["rk4"]}
-    return xr.Dataset(variables, {**coords, "time": record.t}, attributes)
+    return _with_units(xr.Dataset(variables, {**coords, "time": record.t}, attributes), system, record)
 
 
 def steps_of(run: xr.Dataset) -> RunSteps:

@@ -6,7 +6,9 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pymc as pm
 import pytest
+import xarray as xr
 
 import pm_sysid as sid
 from pm_sysid.records.units import scaled, split_header
@@ -140,3 +142,37 @@ def test_units_reach_runs_and_labels() -> None:
     assert sid.plot_record(one)[1, 0].get_ylabel() == "z (mm)"
     panels = sid.plot_fit(one, run["y"].to_numpy())
     assert panels.ravel()[0].get_ylabel() == "z (mm)" and " mm, fit" in panels.ravel()[-1].get_title("right")
+
+
+def test_what_is_inferred_has_the_units_of_the_record() -> None:
+    t = np.arange(30) * 0.1
+    y = np.c_[np.cos(t), -np.sin(t)] + 0.01 * np.random.default_rng(0).standard_normal((30, 2))
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -p.k * x.z),
+        states=("z", "v"),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: {"z": x.z, "v": x.v},
+    )
+    both = sid.TimeSeries(t, None, y, outputs=["a", "b"], units={"a": "mm", "b": "mm/s"})
+    one = sid.TimeSeries(t, None, y, outputs=["a", "b"], units={"a": "V", "b": "V"})
+    for record, units in ((both, ["mm", "mm/s"]), (one, ["V", "V"])):
+        with pm.Model() as model:
+            k = pm.LogNormal("k", 0.0, 0.1)
+            sid.ODEFilter("y", system, record, {"k": k}, noise=0.01, x0={"z": 1.0, "v": 0.0}, substeps=2)
+        draws = xr.Dataset({"k": (("chain", "draw"), [[1.0, 1.01]])})
+        fit = sid.fit_pem(system, record, {"k": 1.0}, predictor=sid.ExtendedKalman(substeps=2), x0={"z": 1.0, "v": 0.0})
+        found = [
+            sid.smooth(draws, model=model),
+            sid.sample_states(draws, model=model, random_seed=0),
+            sid.innovations(draws, model=model),
+            fit.innovations(),
+        ]
+        for result in found:
+            assert result["units"].values.tolist() == units and result["time"].attrs["units"] == "s"
+            what = result["innovation"] if "innovation" in result else result["outputs"]
+            assert what.attrs.get("units") == ("V" if record is one else None)
+            assert "units" not in result.get("standardised", result).attrs
+        # A record without outputs has none of its own.
+        new = sid.TimeSeries(t, None, None)
+        for runs in (sid.predict(draws, new, x0={"z": 1.0, "v": 0.0}, model=model), fit.predict()):
+            assert [runs[name].attrs["units"] for name in ("z", "v")] == units
