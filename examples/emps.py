@@ -1,22 +1,27 @@
 # %% [markdown]
 # # EMPS: a drive with friction, measured in closed loop
 #
-# An Electro-Mechanical Positioning System (EMPS; Janot, Gautier and Brunot, 2019) moves a mass by a ball screw:
-# `M q'' + Fv q' + Fc sign(q') + offset = tau`. A digital controller sets the force `tau` every millisecond and holds it. As in
-# Longbottom, Champneys and Rogers (2024), the posterior is sampled sequentially from the first record and validated on the
-# second, in which pulses are added to the output of the controller. The errors of their particles are 0.295 / 0.520 / 0.899 mm
-# (minimum, mean, maximum).
+# An Electro-Mechanical Positioning System (EMPS; Janot, Gautier and Brunot, 2019) moves a mass
+# by a ball screw: `M q'' + Fv q' + Fc sign(q') + offset = tau`. A digital controller sets the
+# force `tau` every millisecond and holds it. As in Longbottom, Champneys and Rogers (2024), the
+# posterior is sampled sequentially from the first record and validated on the second, in which
+# pulses are added to the output of the controller. The errors of their particles are 0.295 /
+# 0.520 / 0.899 mm (minimum, mean, maximum).
 #
-# A mass with friction integrates its force. Every force that is missing in the model (cogging, friction that depends on
-# position) therefore moves the simulated position permanently, by millimetres, whereas the encoder resolves 50 nanometres. A
-# likelihood with measurement noise alone would have to describe this drift as noise. The filter can describe it better: the
-# diffusion of its prior acts as a random force between the samples. The size of this force is a parameter here, `disturbance`.
+# A mass with friction integrates its force. Every force that is missing in the model (cogging,
+# friction that depends on position) therefore moves the simulated position permanently, by
+# millimetres, whereas the encoder resolves 50 nanometres. A likelihood with measurement noise
+# alone would have to describe this drift as noise. The filter can describe it better: the
+# diffusion of its prior acts as a random force between the samples. The size of this force is a
+# parameter here, `disturbance`.
 #
 # - Data: `emps_train.npz` and `emps_test_pulses.npz` in the folder `PM_SYSID_DATA` or `--data`.
-# - Priors: log-normal around round numbers with a standard deviation of the logarithm of one (M, Fv, Fc) or two (noise,
-#   disturbance), normal for the offset.
-# - Solver: `EK1(order=2)`, one step per sample, a held input; sequential sampling with 2 x 1000 particles.
-# - Runtime: about three minutes: `uv run examples/emps.py`. `--short` takes the first 4 s and few particles.
+# - Priors: log-normal around round numbers with a standard deviation of the logarithm of one
+#   (M, Fv, Fc) or two (noise, disturbance), normal for the offset.
+# - Solver: `EK1(order=2)`, one step per sample, a held input; sequential sampling with 2 x 1000
+#   particles.
+# - Runtime: about three minutes: `uv run examples/emps.py`. `--short` takes the first 4 s and
+#   few particles.
 
 # %%
 import argparse
@@ -47,20 +52,28 @@ SYSTEM = sid.models.emps()
 PAPER = (0.295, 0.52018, 0.899)  # mm, Table 2
 PARAMS = ("M", "Fv", "Fc", "offset")
 UNITS = {"M": "kg", "Fv": "N s/m", "Fc": "N", "offset": "N", "noise": "m", "disturbance": "N"}
-PUBLISHED = {"M": 95.1089, "Fv": 203.5034, "Fc": 20.3935, "offset": -3.1648}  # by regression, with the data
+PUBLISHED = {
+    "M": 95.1089,
+    "Fv": 203.5034,
+    "Fc": 20.3935,
+    "offset": -3.1648,
+}  # by regression, with the data
 
 
 # %% [markdown]
 # ## The model
-# The filter with an integrated Wiener process of order 2 satisfies the equation of motion at every step. Between two steps the
-# acceleration is a Brownian bridge of diffusion g, whose integral has the variance g^2 h^3 / 12. A force w held over a sample
-# changes the velocity by w h / M. If the two are set equal over the `substeps` of a sample, the result is the diffusion that
-# corresponds to a white disturbance force of standard deviation w. The meaning of w is then the same for every step size.
+# The filter with an integrated Wiener process of order 2 satisfies the equation of motion at
+# every step. Between two steps the acceleration is a Brownian bridge of diffusion g, whose
+# integral has the variance g^2 h^3 / 12. A force w held over a sample changes the velocity by w
+# h / M. If the two are set equal over the `substeps` of a sample, the result is the diffusion
+# that corresponds to a white disturbance force of standard deviation w. The meaning of w is
+# then the same for every step size.
 
 
 # %%
 def filter_model(record, *, v_s=3e-4, substeps=1, diffusion=None):
-    """Posterior with the probabilistic ODE filter as likelihood; the diffusion is a disturbance force unless given."""
+    """Posterior with the probabilistic ODE filter as likelihood; the diffusion is a disturbance
+    force unless given."""
     with pm.Model() as model:
         params = {
             "M": pm.LogNormal("M", np.log(50.0), 1.0),
@@ -75,28 +88,36 @@ def filter_model(record, *, v_s=3e-4, substeps=1, diffusion=None):
         system = sid.models.emps(v_s=v_s)
         solver = sid.EK1(order=2, diffusion=diffusion)
         with warnings.catch_warnings():
-            # The check of the step compares with a smooth solution and knows nothing of the disturbance: see the table.
+            # The check of the step compares with a smooth solution and knows nothing of the
+            # disturbance: see the table.
             warnings.simplefilter("ignore", sid.SubstepWarning)
-            sid.ODEFilter("y", system, record, params, noise=noise, solver=solver, substeps=substeps)
+            sid.ODEFilter(
+                "y", system, record, params, noise=noise, solver=solver, substeps=substeps
+            )
     return model
 
 
 # %% [markdown]
 # ## The closed loop
-# The control law `u[k] = kv (kp (qref[k] - q[k]) - (q[k] - q[k-2]) / 2h) + pulse[k]` reproduces the recorded voltage of the
-# first record to 4 mV, which corresponds to the resolution of the encoder. While the force is held, the equation of motion has
-# an exact solution with the exact sign function: an exponential until the velocity is zero. There the mass sticks if the force
-# is below Fc; otherwise the velocity changes its sign. The solution therefore does not depend on a step size.
+# The control law `u[k] = kv (kp (qref[k] - q[k]) - (q[k] - q[k-2]) / 2h) + pulse[k]` reproduces
+# the recorded voltage of the first record to 4 mV, which corresponds to the resolution of the
+# encoder. While the force is held, the equation of motion has an exact solution with the exact
+# sign function: an exponential until the velocity is zero. There the mass sticks if the force
+# is below Fc; otherwise the velocity changes its sign. The solution therefore does not depend
+# on a step size.
 
 
 # %%
 def load(part, folder):
     """Record with the force held between samples, and its controller."""
-    return sid.datasets.emps(part, folder=folder, intersample="zoh"), sid.datasets.emps_controller(part, folder=folder)
+    return sid.datasets.emps(
+        part, folder=folder, intersample="zoh"
+    ), sid.datasets.emps_controller(part, folder=folder)
 
 
 def held(q, v, force, M, Fv, Fc, h):
-    """Position and velocity after a time h under a constant force: the exact solution, with the exact sign."""
+    """Position and velocity after a time h under a constant force: the exact solution, with the
+    exact sign."""
 
     def glide(q, v, force, t):
         final, decay = force / Fv, np.exp(-Fv / M * t)
@@ -108,7 +129,9 @@ def held(q, v, force, M, Fv, Fc, h):
     turns = end_v * side < 0
     if np.any(turns):
         net = np.where(turns, force - Fc * side, 1.0)
-        rest = np.where(turns, M / Fv * np.log1p(np.where(turns, -Fv * v / net, 0.0)), 0.0)  # when the velocity is zero
+        rest = np.where(
+            turns, M / Fv * np.log1p(np.where(turns, -Fv * v / net, 0.0)), 0.0
+        )  # when the velocity is zero
         stop, _ = glide(q, v, net, rest)
         after_q, after_v = glide(stop, 0.0 * v, force - Fc * pushed, h - rest)
         stays = pushed == 0
@@ -119,11 +142,15 @@ def held(q, v, force, M, Fv, Fc, h):
 
 
 def closed_loop(params, record, loop, delay=0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Position and controller voltage of every parameter set (arrays of one shape), sample by sample.
+    """Position and controller voltage of every parameter set (arrays of one shape), sample by
+    sample.
 
     ``delay`` is the number of samples after which a voltage becomes a force.
+
     """
-    M, Fv, Fc, offset = (np.atleast_1d(np.asarray(params[name], float)).ravel() for name in PARAMS)
+    M, Fv, Fc, offset = (
+        np.atleast_1d(np.asarray(params[name], float)).ravel() for name in PARAMS
+    )
     h = 1 / record.fs
     speed, start = np.polyfit(record.t[:5] - record.t[0], record.y[:5], 1)
     q, v = np.full(M.shape, start), np.full(M.shape, speed)
@@ -144,7 +171,7 @@ def closed_loop(params, record, loop, delay=0) -> Iterator[tuple[np.ndarray, np.
 
 # %%
 def open_rmse(params, record, x0=None):
-    """Error of every parameter set (mm); the runs themselves are not stored."""
+    """Error of every parameter set (mm); the runs are not stored."""
     params = {name: params[name] for name in PARAMS}
     distance = sid.simulate(SYSTEM, record, params, x0=x0, distance="nmse", substeps=2)["y"]
     return 1e3 * np.std(record.y) * np.sqrt(distance.values.ravel() / 100)
@@ -163,9 +190,11 @@ def errors(params, parts):
 
 
 def output_error(record, free=False):
-    """Parameters whose simulated position is closest to the measured one, by least squares from the published ones.
+    """Parameters whose simulated position is closest to the measured one, by least squares from
+    the published ones.
 
-    ``free`` fits the initial state too, else it is read off the first samples, as everywhere in this study.
+    ``free`` fits the initial state too, else it is read off the first samples, as everywhere in
+    this study.
     """
     names = (*PARAMS, "q", "v") if free else PARAMS
     slope, first = np.polyfit(record.t[:5], record.y[:5], 1)
@@ -175,7 +204,9 @@ def output_error(record, free=False):
     def errors(points):
         values = dict(zip(names, points.T, strict=True))
         x0 = {name: values.pop(name) for name in ("q", "v")} if free else None
-        return 1e3 * (sid.simulate(SYSTEM, record, values, x0=x0, substeps=2)["y"].values - record.y)
+        return 1e3 * (
+            sid.simulate(SYSTEM, record, values, x0=x0, substeps=2)["y"].values - record.y
+        )
 
     def jacobian(z):
         step = np.diag(1e-4 * scale)
@@ -212,15 +243,29 @@ def choices_table(parts, short):
     rows = rows[:1] if short else rows
     result = {}
     print("\nPosterior mode, log posterior density there, and simulation error in mm")
-    print(f"{'':30s} {'M':>8s} {'Fv':>8s} {'Fc':>7s} {'offset':>7s} {'noise':>8s} {'disturb':>8s} {'log post':>10s}", end="")
+    print(
+        f"{'':30s} {'M':>8s} {'Fv':>8s} {'Fc':>7s} {'offset':>7s} {'noise':>8s} "
+        f"{'disturb':>8s} {'log post':>10s}",
+        end="",
+    )
     print(f" {'open':>7s} {'test':>7s} {'closed':>9s} {'test':>9s} {'s':>5s}")
 
     def show(name, point, logp=np.nan, begin=np.nan):
         took = time.perf_counter() - begin
         result[name] = [float(e[0]) for e in errors(point, parts)]
-        print(f"{name:30s} {point['M']:8.3f} {point['Fv']:8.3f} {point['Fc']:7.3f} {point['offset']:7.3f}", end="")
-        print(f" {point.get('noise', np.nan):8.2g} {point.get('disturbance', np.nan):8.3g} {logp:10.1f}", end="")
-        print(" {:7.3f} {:7.3f} {:9.5f} {:9.5f}".format(*result[name]), f"{took:5.0f}", flush=True)
+        print(
+            f"{name:30s} {point['M']:8.3f} {point['Fv']:8.3f} {point['Fc']:7.3f} "
+            f"{point['offset']:7.3f}",
+            end="",
+        )
+        print(
+            f" {point.get('noise', np.nan):8.2g} {point.get('disturbance', np.nan):8.3g} "
+            f"{logp:10.1f}",
+            end="",
+        )
+        print(
+            " {:7.3f} {:7.3f} {:9.5f} {:9.5f}".format(*result[name]), f"{took:5.0f}", flush=True
+        )
 
     show("published (regression)", PUBLISHED)
     begin = time.perf_counter()
@@ -229,12 +274,17 @@ def choices_table(parts, short):
     fit = output_error(train, free=True)
     show("least squares, free start", fit, begin=begin)
     x0 = {name: fit[name] for name in ("q", "v")}
-    print(f"  (open loop from its own start, q = {1e3 * x0['q']:.2f} mm, v = {1e3 * x0['v']:.1f} mm/s: ", end="")
+    print(
+        f"  (open loop from its own start, q = {1e3 * x0['q']:.2f} mm, v = {1e3 * x0['v']:.1f} "
+        "mm/s: ",
+        end="",
+    )
     print(f"{open_rmse(fit, train, x0)[0]:.3f} mm)")
     for name, settings in rows:
         begin = time.perf_counter()
         with filter_model(train, **settings):
-            # With a calibrated diffusion the drift is left to the noise: millimetres, to start with.
+            # With a calibrated diffusion the drift is left to the noise: millimetres, to start
+            # with.
             start = PUBLISHED | ({"noise": 2e-3} if "diffusion" in settings else {})
             mode = sid.find_mode(start=start, prior_draws=0)
         name += "" if mode.converged else " (*)"
@@ -248,16 +298,28 @@ def prior_posterior(idata):
     for column, (name, unit) in zip(axes.T, UNITS.items(), strict=True):
         before, after = (idata[group][name].values.ravel() for group in ("prior", "posterior"))
         log = name in ("noise", "disturbance")
-        low, high = (before.min(), before.max()) if log or name == "offset" else (0.0, np.quantile(before, 0.99))
-        column[0].hist(before, np.geomspace(low, high, 30) if log else np.linspace(low, high, 40), color="0.6")
+        low, high = (
+            (before.min(), before.max())
+            if log or name == "offset"
+            else (0.0, np.quantile(before, 0.99))
+        )
+        column[0].hist(
+            before,
+            np.geomspace(low, high, 30) if log else np.linspace(low, high, 40),
+            color="0.6",
+        )
         column[0].set_xscale("log" if log else "linear")
         column[1].hist(after, 30, color="#0072B2")
         column[1].set_xlabel(f"{name} ({unit})")
         column[1].locator_params(axis="x", nbins=3)
-        column[1].ticklabel_format(axis="x", useOffset=False, scilimits=(-3, 4), useMathText=True)
+        column[1].ticklabel_format(
+            axis="x", useOffset=False, scilimits=(-3, 4), useMathText=True
+        )
         if name in PUBLISHED:
             for panel in column:
-                panel.axvline(PUBLISHED[name], color="#D55E00", lw=1, ls="--", label="published")
+                panel.axvline(
+                    PUBLISHED[name], color="#D55E00", lw=1, ls="--", label="published"
+                )
         for panel in column:
             panel.set_yticks([])
             panel.spines[["left", "right", "top"]].set_visible(False)
@@ -275,7 +337,9 @@ ready = False
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="EMPS study")
     parser.add_argument("--data", default=None, help="folder with the records")
-    parser.add_argument("--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1")
+    parser.add_argument(
+        "--short", action="store_true", default=os.environ.get("PM_SYSID_SHORT") == "1"
+    )
     options = parser.parse_args([] if NOTEBOOK else None)
     FIGURES = HERE / "figures" / ("short" if options.short else "")
     RESULTS = FIGURES if options.short else HERE / "results"
@@ -298,14 +362,22 @@ if ready:
     with model:
         # A process for each chain compiles for itself: worth it for a long record only.
         draws, cores = (300, 1) if options.short else (1000, 2)
-        idata = sid.sample_ibis(draws, chains=2, cores=cores, random_seed=SEED, progressbar=False)
+        idata = sid.sample_ibis(
+            draws, chains=2, cores=cores, random_seed=SEED, progressbar=False
+        )
         took = time.perf_counter() - start
         idata.update(pm.sample_prior_predictive(5000, var_names=list(UNITS), random_seed=SEED))
     stages = idata.sample_stats.to_dataset()
-    evidence = stages["log_marginal_likelihood"].max("stage").values  # NaN before the last stage
+    evidence = (
+        stages["log_marginal_likelihood"].max("stage").values
+    )  # NaN before the last stage
     summary = az.summary(idata, kind="stats", round_to=11)
     print(summary.to_string())
-    print(f"Sequential sampling: {took:.0f} s, {int(stages['time_index'].notnull().sum('stage').max())} stages, ", end="")
+    print(
+        f"Sequential sampling: {took:.0f} s, "
+        f"{int(stages['time_index'].notnull().sum('stage').max())} stages, ",
+        end="",
+    )
     print("log evidence of each chain " + ", ".join(f"{e:.2f}" for e in evidence))
 
 # %% [markdown]
@@ -323,9 +395,16 @@ if ready:
     for name, values in results.items():
         bar = "   (bar: 0.0200)" if name == "closed loop, test" else ""
         print(f"  {name:20s} {triple(*values)}{bar}")
-    print("  closed loop if a voltage becomes a force one sample later, published parameters: ", end="")
+    print(
+        "  closed loop if a voltage becomes a force one sample later, published parameters: ",
+        end="",
+    )
     print(" and ".join(f"{closed_rmse(PUBLISHED, *part, delay=1)[0]:.4f}" for part in parts))
-    results |= {"seconds": took, "log evidence": evidence.tolist(), "posterior": summary[["mean", "sd"]].to_dict("index")}
+    results |= {
+        "seconds": took,
+        "log evidence": evidence.tolist(),
+        "posterior": summary[["mean", "sd"]].to_dict("index"),
+    }
 
 # %% [markdown]
 # ## The effect of the choices
@@ -338,7 +417,8 @@ if ready:
 
 # %% [markdown]
 # ## Figures of the results
-# Prior and posterior, and the training record in open loop, where the small errors of the model accumulate:
+# Prior and posterior, and the training record in open loop, where the small errors of the model
+# accumulate:
 
 
 # %%
@@ -350,7 +430,9 @@ def save(figure, name):
 
 def draw_fit(record, runs, zoom):
     """Runs beside a record, in millimetres."""
-    axes = sid.plot_fit(record.replace(y=1e3 * record.y, outputs="q (mm)"), 1e3 * runs, zoom=zoom)
+    axes = sid.plot_fit(
+        record.replace(y=1e3 * record.y, outputs="q (mm)"), 1e3 * runs, zoom=zoom
+    )
     axes[1, 0].set_ylabel("residual (mm)")
     return axes[0, 0].figure
 
@@ -358,7 +440,9 @@ def draw_fit(record, runs, zoom):
 if ready:
     draws = az.extract(idata, num_samples=50, random_seed=SEED)
     save(prior_posterior(idata), "posterior")
-    runs = sid.simulate(SYSTEM, train, {k: draws[k].values for k in PARAMS}, substeps=2)["y"].values
+    runs = sid.simulate(SYSTEM, train, {k: draws[k].values for k in PARAMS}, substeps=2)[
+        "y"
+    ].values
     save(draw_fit(train, runs, zoom=(2.8, 3.8)), "open_loop")
 
 # %% [markdown]
@@ -369,6 +453,9 @@ if ready:
     runs = np.stack([q for q, _ in closed_loop(draws, test, loop)], axis=1)
     save(draw_fit(test, runs, zoom=(2.8, 3.4)), "closed_loop")
     innovations = sid.innovations(idata, "y", model=model)["standardised"].values[:, 0]
-    save(np.ravel(sid.plot_residuals(innovations, u=train.u, fs=train.fs))[0].figure, "innovations")
+    save(
+        np.ravel(sid.plot_residuals(innovations, u=train.u, fs=train.fs))[0].figure,
+        "innovations",
+    )
     print(sid.residual_tests(innovations, train.u))
     print(f"Figures in {FIGURES.relative_to(HERE)}")

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # Quickstart: identify a Duffing oscillator from a noisy record
 #
-# A mass on a hardening spring is driven by a band-limited random force. A sensor measures its displacement with 2 % noise.
-# From the record we want to estimate mass, damping and both stiffnesses with correct uncertainties, and to predict a new
-# experiment.
+# A mass on a hardening spring is driven by a band-limited random force. A sensor measures its
+# displacement with 2 % noise. From the record we want to estimate mass, damping and both
+# stiffnesses with correct uncertainties, and to predict a new experiment.
 #
 # - Data: 8 s at 50 Hz, simulated here with known parameters.
 # - Priors: log-normal around rough guesses, wrong by 20 to 100 %; the noise half-normal.
-# - Solver: `EK1(order=4)`, the default, with substeps chosen automatically; the No-U-Turn Sampler (NUTS) from the posterior
-#   mode.
+# - Solver: `EK1(order=4)`, the default, with substeps chosen automatically; the No-U-Turn
+#   Sampler (NUTS) from the posterior mode.
 # - Runtime: about a minute, most of it compilation: `uv run examples/quickstart.py`.
 
 # %%
@@ -32,8 +32,8 @@ SEED = 1
 
 # %% [markdown]
 # ## The system
-# The equations of motion are written once, as an ordinary function. The package recognises that `x.v` is the derivative of
-# `x.z`.
+# The equations of motion are written once, as an ordinary function. The package recognises that
+# `x.v` is the derivative of `x.z`.
 
 # %%
 duffing = sid.System(
@@ -47,14 +47,16 @@ print(duffing)
 
 # %% [markdown]
 # ## The record
-# The record is simulated here; measured arrays are given to `sid.TimeSeries(t, u, y)` in the same way. Displacements are in
-# metres, forces in newtons.
+# The record is simulated here; measured arrays are given to `sid.TimeSeries(t, u, y)` in the
+# same way. Displacements are in metres, forces in newtons.
 
 
 # %%
 def random_force(rng, t, fs, strength):
     """Band-limited Gaussian force, 0.2 to 6 Hz, with the given standard deviation (N)."""
-    force = sosfiltfilt(butter(4, [0.2, 6.0], "bandpass", fs=fs, output="sos"), rng.standard_normal(t.size))
+    force = sosfiltfilt(
+        butter(4, [0.2, 6.0], "bandpass", fs=fs, output="sos"), rng.standard_normal(t.size)
+    )
     return strength * force / force.std()
 
 
@@ -69,9 +71,9 @@ print(record)
 
 # %% [markdown]
 # ## The model
-# The model consists of the priors, and of the filter as the likelihood. The initial state is estimated from the first samples.
-# (With `cores=2` the chains run in parallel. On macOS and Windows a script then needs `if __name__ == "__main__":` around the
-# sampling.)
+# The model consists of the priors, and of the filter as the likelihood. The initial state is
+# estimated from the first samples. (With `cores=2` the chains run in parallel. On macOS and
+# Windows a script then needs `if __name__ == "__main__":` around the sampling.)
 
 # %%
 with pm.Model() as model:
@@ -86,7 +88,9 @@ with pm.Model() as model:
 
     mode = sid.find_mode()
     start = {"initvals": mode.initvals, "step": mode.nuts()}
-    idata = pm.sample(500, tune=200, chains=2, cores=1, random_seed=SEED, progressbar=False, **start)
+    idata = pm.sample(
+        500, tune=200, chains=2, cores=1, random_seed=SEED, progressbar=False, **start
+    )
     idata.update(pm.sample_prior_predictive(400, var_names=list(truth), random_seed=SEED))
 
 summary = az.summary(idata, round_to=5)
@@ -103,7 +107,8 @@ print(sid.residual_tests(innovations["standardised"].values[:, 0], record.u))
 
 # %% [markdown]
 # ## A new experiment
-# The force is larger by one third. The posterior is used for free runs with this input, which was not used for the fit.
+# The force is larger by one third. The posterior is used for free runs with this input, which
+# was not used for the fit.
 
 # %%
 force = random_force(np.random.default_rng(SEED + 1), t, fs, 20.0)
@@ -112,7 +117,10 @@ new = new.replace(y=sid.simulate(duffing, new, truth, x0=0.0)["y"].values)
 draws = idata.posterior.to_dataset().isel(draw=slice(None, None, 4))
 prediction = sid.simulate(duffing, new, draws, x0=0.0)
 fit = sid.fit_percent(new.y, prediction["y"])
-print(f"Fit of the free run at a third more force: {float(fit.min()):.2f} to {float(fit.max()):.2f} %")
+print(
+    f"Fit of the free run at a third more force: {float(fit.min()):.2f} to "
+    f"{float(fit.max()):.2f} %"
+)
 
 # %%
 FIGURES.mkdir(exist_ok=True)
