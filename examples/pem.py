@@ -155,7 +155,8 @@ def bayes(fit, sample):
     """Laplace draws beside NUTS."""
     print(f"\nPriors, 10 standard errors wide\n{fit.priors(scale=10.0)}")
     tree = fit.laplace(random_seed=SEED)
-    print(f"\nLaplace approximation\n{az.summary(tree, kind='stats', round_to=6).to_string()}")
+    table = az.summary(tree, kind="stats", ci_prob=0.94, round_to=6)
+    print(f"\nLaplace approximation\n{table.to_string()}")
     if sample:
         with fit.model() as model:
             start = {v.name: fit.initval[v.name] for v in model.free_RVs}
@@ -168,7 +169,8 @@ def bayes(fit, sample):
                 random_seed=SEED,
                 progressbar=False,
             )
-        print(f"\nNUTS\n{az.summary(nuts, kind='stats', round_to=6).to_string()}")
+        table = az.summary(nuts, kind="stats", ci_prob=0.94, round_to=6)
+        print(f"\nNUTS\n{table.to_string()}")
 
 
 # %%

@@ -93,7 +93,7 @@ with pm.Model() as model:
     )
     idata.update(pm.sample_prior_predictive(400, var_names=list(truth), random_seed=SEED))
 
-summary = az.summary(idata, round_to=5)
+summary = az.summary(idata, ci_prob=0.94, round_to=5)
 summary["truth"] = {**truth, "noise": 0.02 * clean.std()}
 print(summary.to_string())
 
