@@ -54,8 +54,7 @@ class Problem:
     known: tuple[str, ...] = ()
     u: np.ndarray | None = None
     order: int = 3
-    #: Whether the filter follows it: fixed steps cannot follow jumps whose times the parameters move, nor is there a graded
-    #: filter of more than 20 components.
+    #: Whether the filter follows it: fixed steps cannot follow jumps whose times the parameters move.
     filtered: bool = True
 
     @property
@@ -184,7 +183,6 @@ def problems() -> dict[str, Problem]:
             np.concatenate([np.linspace(0.0, 10.0, 21), np.linspace(20.0, 321.8122, 20)]),
             _all,
             known=("k4", "k5", "k6", "k_minus", "k_star", "o_ks"),
-            filtered=False,
         ),
         "van der pol": Problem(
             sid.models.van_der_pol(forced=False),

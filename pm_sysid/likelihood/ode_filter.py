@@ -78,7 +78,7 @@ class ODEFilter:
         Where that is not enough and the system is stiff, the steps follow the solution: those that an adaptive implicit solver
         takes near the record, each cut into as many as the log-likelihood needs, with a diffusion for each step in place of
         ``"mle"``; the log says so. An array gives every sampling interval a number of its own (for several records a list of
-        arrays), and each step a diffusion as well where the filter is a dense EK1 of up to 20 components.
+        arrays), and each step a diffusion as well where the filter is a dense EK1 of up to 40 components.
         :func:`settle_substeps` judges them again at a mode or on a posterior and takes more if need be; :func:`set_substeps`
         sets another number.
     latent : mapping, optional

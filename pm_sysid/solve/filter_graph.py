@@ -14,7 +14,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.op import substeps_by_run
-from pm_sysid.solve.options import Solver
+from pm_sysid.solve.options import DENSE_LIMIT, Solver
 from pm_sysid.steps.derived import completed
 from pm_sysid.steps.ek import FLOOR, FilterSteps, Output, calibration_recurrence, filter_recurrence
 from pm_sysid.steps.filter_state import Form, input_levels
@@ -23,8 +23,10 @@ from pm_sysid.steps.iwp import scales
 from pm_sysid.steps.sensors import PLAIN, Sensors
 from pm_sysid.symbolic.system import System
 
-#: Largest dense filter with a diffusion for each step: its algebra is written out.
+#: Largest dense filter given the ODE everywhere: its algebra is written out.
 MOST_COMPONENTS = 20
+#: Largest dense filter with steps that follow the solution whose algebra is written out.
+WRITTEN_OUT = 16
 
 
 class Unknowns(NamedTuple):
@@ -109,12 +111,13 @@ class Problem:
 
         Where the solution changes by orders of magnitude, so does what a step leaves out, and no constant diffusion describes
         it; and the pass that calibrates one goes chain by chain, which couplings that are fast beside the step make unstable.
-        The algebra is written out: the adjoints of its loops undo their updates, and what a stiff step has damped cannot be
-        restored from what is left.
+        The algebra of small filters is written out, since its gradients have a few more digits where parameters are far from
+        what the record says; that of large ones would take minutes to compile.
         """
         if not self.may_follow:
             return replace(self, form=replace(self.form, uniform=False))
-        form = replace(self.form, uniform=False, dynamic=self.form.dynamic or self.calibrated, rolled=False, graded=True)
+        rolled, dynamic = self._size > WRITTEN_OUT, self.form.dynamic or self.calibrated
+        form = replace(self.form, uniform=False, dynamic=dynamic, rolled=rolled, graded=True)
         return Problem(self.system, form, calibrated=False)
 
     def everywhere(self) -> Problem:
@@ -125,9 +128,13 @@ class Problem:
     @property
     def may_follow(self) -> bool:
         """Whether steps may follow a stiff solution: one without processes, whose paths no adaptive solver knows."""
-        size = (self.form.order + 1) * len(self.system.chain_states)
-        fit = not self.form.block and not self.system.latents and size <= MOST_COMPONENTS
+        fit = not self.form.block and not self.system.latents and self._size <= DENSE_LIMIT
         return bool(self.form.linearisation) and fit
+
+    @property
+    def _size(self) -> int:
+        """Components of a dense filter."""
+        return (self.form.order + 1) * len(self.system.chain_states)
 
     @property
     def n_normals(self) -> int:

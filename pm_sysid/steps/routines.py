@@ -70,6 +70,11 @@ class Differentiable(Routine):
         """Text of a function of what is read, the cotangents of what is written, their own, and arrays to work on."""
         raise NotImplementedError
 
+    @property
+    def text(self) -> str:
+        """Text of both: gradients are kept under the name of the routine, and another adjoint is another gradient."""
+        return self.source("routine") + self.adjoint_source("adjoint")
+
     def adjoint(self) -> Routine:
         """Return the routine that pulls cotangents back."""
         return Adjoint(self)

@@ -54,7 +54,12 @@ class Routine(Op):
     @property
     def symbol(self) -> str:
         """Name that no other routine has."""
-        return f"{type(self).__name__.lower()}_{sha256(self.source('routine').encode()).hexdigest()[:16]}"
+        return f"{type(self).__name__.lower()}_{sha256(self.text.encode()).hexdigest()[:16]}"
+
+    @property
+    def text(self) -> str:
+        """All that machine code is made of; what is kept on disk is found by it."""
+        return self.source("routine")
 
     def make_node(self, *inputs: Any) -> Apply:
         """All arrays read, one after the other and row by row, as scalars."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 
 import pm_sysid as sid
@@ -80,3 +81,36 @@ def test_a_circuit_with_jumps_that_needs_many_equal_steps_takes_steps_that_follo
         error = (record.output_matrix[:, 0] - run["V"].values) / noise
         exact.append(-0.5 * np.sum(error**2 + np.log(2 * np.pi * noise**2)))
     np.testing.assert_allclose(found, exact, atol=0.1)
+
+
+def test_a_network_of_eight_species_has_a_filter() -> None:
+    """HIRES: 24 components by loops, with steps that follow the solution, against free runs by implicit steps."""
+    system, start = sid.models.hires(), [1.0, 0, 0, 0, 0, 0, 0, 0.0057]
+    rates = dict(zip(system.params, (1.71, 0.43, 8.32, 0.69, 0.035, 8.32, 280.0, 0.69, 0.69, 0.0007), strict=True))
+    record, unknown = sid.TimeSeries(np.linspace(0.0, 10.0, 11)), ("k1", "k_plus")
+
+    def solution(factors: np.ndarray) -> np.ndarray:
+        values = rates | {name: rates[name] * f for name, f in zip(unknown, factors, strict=True)}
+        run = sid.simulate(system, record, values, x0=start)
+        return np.stack([run[name].values for name in system.outputs], axis=1)
+
+    clean = solution(np.ones(2))
+    noise = 0.01 * clean.std(axis=0)
+    y = clean + noise * np.random.default_rng(0).standard_normal(clean.shape)
+
+    def gaussian(at: np.ndarray) -> float:
+        return float(-0.5 * np.sum(((y - solution(np.exp(at))) / noise) ** 2 + np.log(2 * np.pi * noise**2)))
+
+    with pm.Model() as model:
+        free = {name: pm.LogNormal(name, np.log(rates[name]), 0.1) for name in unknown}
+        sid.ODEFilter("y", system, record.replace(y=y), rates | free, noise=list(noise), x0=start, solver=sid.EK1(order=2))
+    grid = filter_view("y", model).op.grid
+    assert grid.choice.grids is not None and filter_view("y", model).op.problem.form.rolled
+    density = model.logp(vars=model.observed_RVs)
+    values = [model.rvs_to_values[model[name]] for name in unknown]
+    both = model.compile_fn([density, *pytensor.grad(density, values)], inputs=model.value_vars)
+    at = np.array([0.01, -0.02])
+    found = both({f"{name}_log__": np.log(rates[name]) + shift for name, shift in zip(unknown, at, strict=True)})
+    assert found[0] == pytest.approx(gaussian(at), abs=0.1)
+    expected = [(gaussian(at + e) - gaussian(at - e)) / 2e-3 for e in 1e-3 * np.eye(2)]
+    assert np.linalg.norm(np.subtract(found[1:], expected)) < 1e-3 * np.linalg.norm(expected)
