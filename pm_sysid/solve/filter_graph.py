@@ -132,6 +132,17 @@ class Problem:
         return bool(self.form.linearisation) and fit
 
     @property
+    def why_not_follow(self) -> str:
+        """What to do so that steps may follow a stiff solution; nothing where they may, or never will."""
+        most = DENSE_LIMIT // len(self.system.chain_states) - 1
+        if self.may_follow or not self.form.linearisation or self.system.latents or most < 1:
+            return ""
+        return (
+            f" Steps that follow a stiff solution are for one dense covariance of at most {DENSE_LIMIT} components: take "
+            f"covariance='dense' and an order of at most {min(most, self.form.order)}."
+        )
+
+    @property
     def _size(self) -> int:
         """Components of a dense filter."""
         return (self.form.order + 1) * len(self.system.chain_states)

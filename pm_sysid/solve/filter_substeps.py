@@ -383,10 +383,11 @@ def filter_substeps(
         if substeps != "auto":
             return StepChoice(substeps, substeps, where, np.nan, False)
         if found := follow():
-            return said_unsettled(found, name)
+            return said_unsettled(found, name, problem)
         warn(
             f"substeps='auto': the ODE diverges {where}, or is stiff, so that no step size can be judged there; "
             "using 4 substeps. Give initval=... to the priors, or a number of substeps, and judge it by settle_substeps."
+            f"{problem.why_not_follow}"
         )
         return StepChoice(4, "auto", where, np.nan, False)
     at, y = zip(*solved, strict=True)
@@ -398,7 +399,7 @@ def filter_substeps(
         # draws, none may do where the decay is faster.
         many = chosen is None or (chosen >= MANY and problem.calibrated)
         if many and (found := follow()) and (found.settled or (chosen is None and found.error < error)):
-            return said_unsettled(found, name)
+            return said_unsettled(found, name, problem)
         if chosen is None:
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
@@ -457,13 +458,16 @@ def following_steps(
     return StepChoice(chosen, "auto", where, error, True, grids)
 
 
-def said_unsettled(choice: StepChoice, name: str) -> StepChoice:
+def said_unsettled(choice: StepChoice, name: str, problem: Problem) -> StepChoice:
     """A choice of steps that follow the solution, with a warning if the log-likelihood still moves."""
     if not choice.settled:
+        # High derivatives of a stiff solution are large where it has just changed, and rounding in them is.
+        lower = f", or take a lower order than {problem.form.order} (2 or 3)" if problem.form.order > 3 else ""
         warn(
             f"{name}{': ' if name else ''}substeps='auto': the steps follow the solution, and {choice.where} the "
             f"log-likelihood moves by {in_words(choice.error)} even when {choice.substeps} for each of an adaptive solver are "
-            f"doubled; using {choice.substeps}. Look at it where the posterior is (settle_substeps), or narrow the priors."
+            f"doubled; using {choice.substeps}. Look at it where the posterior is (settle_substeps), or narrow the priors"
+            f"{lower}."
         )
     return choice
 

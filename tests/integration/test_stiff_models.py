@@ -114,3 +114,11 @@ def test_a_network_of_eight_species_has_a_filter() -> None:
     assert found[0] == pytest.approx(gaussian(at), abs=0.1)
     expected = [(gaussian(at + e) - gaussian(at - e)) / 2e-3 for e in 1e-3 * np.eye(2)]
     assert np.linalg.norm(np.subtract(found[1:], expected)) < 1e-3 * np.linalg.norm(expected)
+
+
+def test_a_filter_too_large_to_follow_a_stiff_solution_says_which_order_would() -> None:
+    system, start = sid.models.hires(), [1.0, 0, 0, 0, 0, 0, 0, 0.0057]
+    record = sid.TimeSeries(np.linspace(0.0, 300.0, 4), None, np.full((4, 8), 0.1))
+    rates = dict(zip(system.params, (1.71, 0.43, 8.32, 0.69, 0.035, 8.32, 280.0, 0.69, 0.69, 0.0007), strict=True))
+    with pm.Model(), pytest.warns(sid.SubstepWarning, match=r"take covariance='dense' and an order of at most 4"):
+        sid.ODEFilter("y", system, record, rates, noise=0.01, x0=start, solver=sid.EK1(order=5))
