@@ -37,6 +37,8 @@ from pm_sysid.sampling.smc.resampling import effective_size, systematic
 RESULTS = Path(__file__).parent / "results" / "references.json"
 #: Markov chains, the steps of each, how many of them count, and one of how many is kept.
 CHAINS, STEPS, COUNTED, THIN = 200, 1500, 1000, 5
+#: How many times as many steps chains take that mix slowly, by problem.
+LONGER = {"hes1": 5}
 #: Draws of the mixture that are weighted, and how often it is fitted to them again.
 DRAWS, ROUNDS = 40_000, 3
 #: Positive unknowns that are taken in natural units, by problem.
@@ -119,7 +121,7 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
     target = sid.Target(problem.model)
     units = Units(problem.model, NATURAL.get(problem.name, ()))
     logp = units.density(density(target))
-    kept = _chains(logp, _around(units.modes(mode), logp, rng), rng)
+    kept = _chains(logp, _around(units.modes(mode), logp, rng), rng, LONGER.get(problem.name, 1))
     flat = kept.reshape(-1, kept.shape[2])
     proposal = Mixture.fit(flat, np.full(len(flat), 1 / len(flat)), 5.0, rng)
     for repeat in range(ROUNDS):
@@ -204,12 +206,12 @@ def _around(proposal: Mixture, logp: Callable[[np.ndarray], np.ndarray], rng: np
     return x[systematic(softmax(log_w), CHAINS, rng)]
 
 
-def _chains(logp: Callable[[np.ndarray], np.ndarray], x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Chains (CHAINS, COUNTED / THIN, d) that move by differences of all chains' past states, which grows ever more slowly."""
+def _chains(logp: Callable[[np.ndarray], np.ndarray], x: np.ndarray, rng: np.random.Generator, longer: int) -> np.ndarray:
+    """Chains (CHAINS, longer * COUNTED / THIN, d) that move by differences of the past states of all, which grow slowly."""
     n, d = x.shape
     value, archive, kept = logp(x), [x.copy()], []
     past = x.copy()
-    for step in range(STEPS):
+    for step in range(longer * STEPS):
         first, second = rng.integers(len(past), size=(2, n))
         # One step in ten has the full length of a difference, which leads from mode to mode.
         length = np.where(rng.random(n) < 0.1, 1.0, 2.38 / np.sqrt(2 * d) * rng.uniform(0.3, 1.2, n))[:, None]
@@ -219,7 +221,7 @@ def _chains(logp: Callable[[np.ndarray], np.ndarray], x: np.ndarray, rng: np.ran
             better = np.log(rng.random(n)) < found - value
         x, value = np.where(better[:, None], tried, x), np.where(better, found, value)
         if step % THIN == 0:
-            if step < STEPS - COUNTED:
+            if step < longer * (STEPS - COUNTED):
                 archive.append(x.copy())
                 past = np.concatenate(archive[len(archive) // 2 :])
             else:
