@@ -17,6 +17,7 @@ import pm_sysid as sid
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.algorithm import Sequential
 from pm_sysid.sampling.smc.particle_state import SequentialState
+from pm_sysid.sampling.smc.stages import one_after_the_other
 
 SEEDS = 20
 
@@ -160,6 +161,19 @@ def test_chains_that_found_different_modes_go_on_together(monkeypatch: pytest.Mo
     evidence = sid.log_evidence(joined)
     assert evidence.value == pytest.approx(sid.log_evidence(exact).value, abs=0.15)
     assert said in evidence.doubt
+    # The chains by themselves were apart by log shares, and the error says so.
+    before = joined.sample_stats.attrs.get("chains_sd", 0.0) / np.sqrt(2)
+    assert evidence.error >= before and (before > 0.5) == (middle > 0)
+
+
+def test_what_spoke_against_a_run_speaks_against_one_that_goes_on_from_it() -> None:
+    old, new = statistics(), statistics(time_index=200.0)
+    old.attrs, new.attrs = {"doubt": "Few draws.", "chains_sd": 2.0}, {"doubt": "Far apart."}
+    both = one_after_the_other(old, new)
+    assert both.attrs == {"doubt": "Few draws. Far apart.", "chains_sd": 2.0}
+    idata = xr.DataTree.from_dict({"sample_stats": both})
+    assert sid.log_evidence(idata).error == pytest.approx(2.0 / np.sqrt(2))
+    assert sid.log_evidence(idata).doubt.startswith("Few draws. Far apart.")
 
 
 def test_a_run_that_goes_on_knows_the_mass_of_a_constrained_prior() -> None:

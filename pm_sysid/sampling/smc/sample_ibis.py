@@ -150,8 +150,12 @@ def sample_ibis(
             f"The particles of the chains are in different places (R-hat {apart:.2f}): each has found a part of the posterior "
             "only. Take more draws and chains."
         )
-    if apart > MIXED or disagree(*_evidences(statistics)):
+    before = _evidences(statistics)
+    if apart > MIXED or disagree(*before):
         statistics = _rejoined(idata, statistics, kernels[0], x)
+        if disagree(*before):
+            # What they find together agrees with itself. Where one has lost its way, the others may have done so too.
+            statistics.attrs["chains_sd"] = float(np.std(before[0], ddof=1))
     if reasons:
         statistics.attrs["doubt"] = " ".join(reasons)
         _log.warning("IBIS: %s", statistics.attrs["doubt"])

@@ -109,8 +109,8 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
     -------
     Evidence
         ``value``: logarithm of the mean of the chains' estimates. ``error``: from the weights of each run where it reports
-        that, and at least what the chains' differences say. ``chains``: their estimates. ``doubt``: why the value cannot be
-        trusted, in words; empty if nothing is known against it.
+        that, and at least what the chains' differences say, also of chains that went on together because they differed.
+        ``chains``: their estimates. ``doubt``: why the value cannot be trusted, in words; empty if nothing is known against it.
 
     Raises
     ------
@@ -136,6 +136,8 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
     error = float(np.std(chains, ddof=1)) if chains.size > 1 else float("nan")
     if "log_evidence_se" in found:
         error = float(np.fmax(error, np.sqrt(np.mean(final(found)["log_evidence_se"].values ** 2))))
+    if np.isfinite(apart := float(found.attrs.get("chains_sd", np.nan))):
+        error = max(error, apart)
     reasons = [str(found.attrs["doubt"])] if found.attrs.get("doubt") else []
     reasons += [reason for reason in doubts(found) if reason not in " ".join(reasons)]
     return Evidence(
@@ -235,4 +237,7 @@ def one_after_the_other(old: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
         parts.append(both.isel(chain=[c], stage=order))
     joined = xr.concat(parts, "chain").isel(stage=slice(0, int(total.max())))
     result: xr.Dataset = joined.assign_coords(stage=np.arange(joined.sizes["stage"]))
+    # What spoke against the earlier run speaks against what went on from it.
+    said = dict.fromkeys(d for d in (old.attrs.get("doubt"), new.attrs.get("doubt")) if d)
+    result.attrs = {**old.attrs, **new.attrs, **({"doubt": " ".join(map(str, said))} if said else {})}
     return result
