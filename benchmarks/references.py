@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "references.json"
 #: Markov chains, the steps of each, how many of them count, and one of how many is kept.
 CHAINS, STEPS, COUNTED, THIN = 200, 1500, 1000, 5
 #: How many times as many steps chains take that mix slowly, by problem.
-LONGER = {"hes1": 5}
+LONGER = {"hes1": 20}
 #: Draws of the mixture that are weighted, and how often it is fitted to them again.
 DRAWS, ROUNDS = 40_000, 3
 #: Positive unknowns that are taken in natural units, by problem.
