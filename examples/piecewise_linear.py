@@ -17,7 +17,7 @@
 #   order; as in the paper.
 # - Solver: eight Runge-Kutta steps per sample for ABC, eight steps of `EK1(order=3)` for the
 #   likelihood; 1000 particles.
-# - Runtime: `uv run examples/piecewise_linear.py` takes about half an hour, nearly all of it
+# - Runtime: `uv run examples/piecewise_linear.py` takes an hour or more, nearly all of it
 #   for the likelihood. `--short`, one oscillator and one damper with few particles, takes a
 #   minute.
 
