@@ -210,11 +210,11 @@ def studies() -> dict[str, Study]:
     found["friction:annealing"] = Study(case.model, "model", "annealing", 200, {})
     for name in ("bouc_wen", "two_dof"):
         found[f"{name}:nuts"] = Study(by_name[name].model, "model", "nuts", 200, nuts)
-    for name in ("inferred", "marginalised"):
-        case = replace(duffing, start=name)
-        found[f"duffing, start {name}:ibis, accurate records"] = Study(case.model, case.accurate, "ibis", 200, {})
+    inferred, marginalised = replace(duffing, start="inferred"), replace(duffing, start="marginalised")
+    for case in (inferred, marginalised):
+        found[f"duffing, start {case.start}:ibis, accurate records"] = Study(case.model, case.accurate, "ibis", 200, {})
     pem = {"data": duffing.record, "draws": 500, "x0": None}
-    found["duffing, start estimated:pem"] = Study(case.model, case.accurate, "pem", 500, pem)
+    found["duffing, start estimated:pem"] = Study(marginalised.model, marginalised.accurate, "pem", 500, pem)
     found["duffing:ibis"] = Study(duffing.model, "model", "ibis", 400, {})
     found["duffing:nuts, accurate records"] = Study(duffing.model, duffing.accurate, "nuts", 200, nuts)
     return found

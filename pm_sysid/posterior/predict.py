@@ -333,7 +333,8 @@ class Source:
 
     def labelled(self, runs: xr.Dataset) -> xr.Dataset:
         """Runs with the units of their own record, else of those of the fit."""
-        known = {name: runs[name].attrs["units"] for name in self.system.outputs if "units" in runs.get(name, runs).attrs}
+        here = [name for name in self.system.outputs if name in runs]
+        known = {name: runs[name].attrs["units"] for name in here if "units" in runs[name].attrs}
         return label_units(runs, self.system.outputs, {**self.view.units, **known})
 
     def parameters(self, places: np.ndarray, record: int | None, params: Mapping[str, Any] | None) -> np.ndarray:

@@ -60,8 +60,7 @@ def calibrate(
         ``threshold``, ``moves`` and ``threads``). ``"annealing"``: :class:`DataAnnealing` from draws of the prior
         (``draws=6000, tune=2000, chains=2, thin=5`` and its settings). ``"pem"``: :func:`fit_pem` on ``data=record`` and its
         Laplace approximation (``draws=1000`` and the options of ``fit_pem``); an initial state that the model infers or
-        marginalises is estimated. Or a function of (model, rng) that returns draws
-        as ``pm.sample`` does.
+        marginalises is estimated. Or a function of (model, rng) that returns draws as ``pm.sample`` does.
     generate : "model" or callable
         Where records come from: the model's own random draws; or a function of (params, rng) that returns a record (or a
         dict of records or arrays by the name of the observed variable), such as an accurate free run with noise, which puts

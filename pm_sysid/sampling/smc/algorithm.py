@@ -322,7 +322,7 @@ class Sequential:
         if len(x) > FITTED:
             x, found = x[systematic(found, FITTED, rng)], np.full(FITTED, 1 / FITTED)
         last, before = self.finished(state), state
-        # Few components first, and more where these leave out particles or do not fit. Moves that always walk try no few.
+        # Few components first, and more where these leave out particles or do not fit. Moves that always walk need no few ones.
         for corrected in (True, False) if self.moves.min_acceptance <= 1 else (False,):
             proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected)
             if corrected and not self._reaches(before, proposal):
