@@ -35,6 +35,7 @@ import arviz_stats
 import numpy as np
 import pymc as pm
 import references
+import rival_samplers
 import xarray as xr
 from problem_set import PROBLEMS, Problem
 
@@ -134,6 +135,16 @@ def by_pymc_smc(problem: Problem, seed: int) -> xr.DataTree:
     return idata
 
 
+def by_particles(problem: Problem, seed: int) -> xr.DataTree:
+    """Tempering of the package `particles`."""
+    return rival_samplers.by_particles(problem.model, seed)
+
+
+def by_blackjax(problem: Problem, seed: int) -> xr.DataTree:
+    """Tempering of the package `blackjax`."""
+    return rival_samplers.by_blackjax(problem.model, seed)
+
+
 OURS: dict[str, Callable[[Problem, int], xr.DataTree]] = {
     "sid.sample": by_sample,
     "independent proposals": by_independent,
@@ -144,6 +155,10 @@ OURS: dict[str, Callable[[Problem, int], xr.DataTree]] = {
 PEERS: dict[str, Callable[[Problem, int], xr.DataTree]] = {"pm.sample": by_pymc, "pm.sample_smc": by_pymc_smc}
 if find_spec("nutpie") is not None:
     PEERS["nutpie"] = by_nutpie
+if find_spec("particles") is not None:
+    PEERS["particles"] = by_particles
+if find_spec("blackjax") is not None:
+    PEERS["blackjax"] = by_blackjax
 METHODS = OURS | PEERS
 
 

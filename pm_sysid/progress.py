@@ -131,6 +131,11 @@ def progress_bar(title: str, visible: bool, total: int | None = None) -> Iterato
         yield bar
 
 
+def drawable(progressbar: bool) -> bool:
+    """Whether PyMC may draw a bar: not in a notebook without ipywidgets, where it would warn at every change."""
+    return progressbar and not (get_console().is_jupyter and find_spec("ipywidgets") is None)
+
+
 def _moves(console: Console) -> bool:
     """Whether a line can be written over and taken away."""
     return find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal

@@ -16,6 +16,7 @@ import xarray as xr
 from pm_sysid.arguments import among, count, flag, shown, whole_seed
 from pm_sysid.compat import SimulatorRV
 from pm_sysid.compat.arviz import array_stats
+from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
@@ -23,7 +24,7 @@ from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state, not_checkable
-from pm_sysid.progress import compiling, progress_bar
+from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
 from pm_sysid.sampling.smc.sample_ibis import sample_ibis
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
@@ -262,15 +263,15 @@ class _Run:
             warnings.simplefilter("ignore", UserWarning)  # said in the verdict
             with progress_bar("sample", self.progressbar), compiling("log posterior and gradient for NUTS"):
                 step = mode.nuts(target_accept=acceptance)
-            idata: xr.DataTree = pm.sample(
+            idata = sample_by_steps(
                 self.draws,
+                step,
                 tune=self.tune,
                 chains=self.chains,
                 cores=self.cores,
                 random_seed=[int(s) for s in rng.integers(2**31, size=self.chains)],
                 initvals=mode.initvals,
-                step=step,
-                progressbar=self.progressbar,
+                progressbar=drawable(self.progressbar),
                 compute_convergence_checks=False,
             )
         return idata

@@ -300,6 +300,26 @@ def _(thing: Any) -> None:
     assert list(thing(5, 1)) == [5] and list(thing([7, 8], 2)) == [7, 8]
 
 
+@checks("sample_by_steps")
+def _(thing: Any) -> None:
+    import pymc as pm
+
+    takes(pm.sample, "draws", "tune", "chains", "cores", "random_seed", "initvals", "step", "progressbar")
+    quiet = {"progressbar": False, "compute_convergence_checks": False}
+    with model():
+        drawn = thing(5, pm.Metropolis(), tune=5, chains=1, cores=1, random_seed=1, **quiet)
+    assert drawn["posterior"].sizes == {"chain": 1, "draw": 5}
+
+
+@checks("sample_by_stages")
+def _(thing: Any) -> None:
+    import pymc as pm
+
+    takes(pm.sample_smc, "draws", "kernel", "model", "chains", "cores", "random_seed", "progressbar")
+    drawn = thing(20, pm.smc.MH, model=model(), chains=2, cores=1, random_seed=1, progressbar=False)
+    assert drawn["posterior"].sizes == {"chain": 2, "draw": 20}
+
+
 @checks("get_value_vars_from_user_vars")
 def _(thing: Any) -> None:
     built = model()
@@ -600,6 +620,16 @@ def test_a_broken_name_is_reported_with_its_library_its_version_and_what_needs_i
     for said in (gone, changed):
         assert said and f"pymc {version('pymc')}" in said and "likelihood/filter_rv.py" in said, said
     assert "is not there" in str(gone) and "is not what it was" in str(changed)
+
+
+def test_samplers_of_pymc_are_called_in_one_place() -> None:
+    calls = [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"pm.sample", "pm.sample_smc"}
+    ]
+    assert calls == ["compat/samplers.py"] * 2
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda p: p.relative_to(ROOT).as_posix())

@@ -11,7 +11,7 @@ import pytest
 import rich
 
 import pm_sysid as sid
-from pm_sysid.progress import announced, compiling, doing, expecting, progress_bar, rate_of, time_left
+from pm_sysid.progress import announced, compiling, doing, drawable, expecting, progress_bar, rate_of, time_left
 
 
 @pytest.fixture
@@ -54,6 +54,15 @@ def test_where_a_line_could_not_move_there_is_none(terminal: io.StringIO, monkey
         with progress_bar("fits", True, 3) as bar:
             bar("compiling", advance=1)
     assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_bars_of_pymc_are_off_in_a_notebook_without_ipywidgets(terminal: io.StringIO, monkeypatch, notebook: bool) -> None:
+    rich.get_console().is_jupyter = notebook
+    monkeypatch.setattr("pm_sysid.progress.find_spec", lambda name: object())  # it is installed
+    assert drawable(True) and not drawable(False)
+    monkeypatch.setattr("pm_sysid.progress.find_spec", lambda name: None)
+    assert drawable(True) is not notebook
 
 
 def test_an_invisible_bar_writes_nothing(terminal: io.StringIO) -> None:

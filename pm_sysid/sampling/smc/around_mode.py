@@ -16,7 +16,9 @@ import scipy
 import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
+from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.likelihood.target import Progress, Target
+from pm_sysid.progress import drawable
 from pm_sysid.sampling.smc.algorithm import Sequential
 from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
@@ -117,14 +119,14 @@ def sample_around_mode(
             spreading |= spreads
         row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
         finished.append(FinishedChain(cloud.units.unconstrained(kernel.state.particles.x), [row]))
-    idata: xr.DataTree = pm.sample_smc(
+    idata = sample_by_stages(
         draws,
-        kernel=lambda **settings: kernel.handing_over(iter(finished)),
+        lambda **settings: kernel.handing_over(iter(finished)),
         model=model,
         chains=chains,
         cores=1,
         random_seed=random_seed,
-        progressbar=progressbar,
+        progressbar=drawable(progressbar),
         compute_convergence_checks=False,
     )
     statistics = stages(idata)

@@ -20,9 +20,10 @@ from pytensor.graph.basic import Variable
 from pm_sysid.arguments import count, of_kind, place, seed, shown, whole_seed
 from pm_sysid.compat import seeds_per_chain
 from pm_sysid.compat.arviz import array_stats
+from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
-from pm_sysid.progress import progress_bar
+from pm_sysid.progress import drawable, progress_bar
 from pm_sysid.recurrence.threads import default_threads
 from pm_sysid.sampling.executors import Execution, backend, workers
 from pm_sysid.sampling.smc.algorithm import MOST
@@ -126,13 +127,14 @@ def sample_ibis(
             held.enter_context(locked(Path(checkpoint) / "run"))
             random_seed = _remembered(Path(checkpoint), random_seed)
         kernels: list[IBIS] = []
-        kernel = _kept(kernels, bool(settings.get("progressbar", True)))
+        settings["progressbar"] = drawable(bool(settings.get("progressbar", True)))
+        kernel = _kept(kernels, settings["progressbar"])
         if executor is not None:
             random_seed = seeds_per_chain(random_seed, chains)
             kernel = _elsewhere(kernel, executor, _tasks(settings.get("start"), random_seed))
-        idata: xr.DataTree = pm.sample_smc(
+        idata = sample_by_stages(
             draws,
-            kernel=kernel,
+            kernel,
             model=model,
             chains=chains,
             cores=cores if executor is None else 1,
