@@ -50,11 +50,8 @@ def by_particles(model: pm.Model, seed: int) -> xr.DataTree:
     class Prior:
         """Draws and log density, as the package wants them."""
 
-        laws = dict.fromkeys(target.labels)
-        dtype = [(label, float) for label in target.labels]
-
         def rvs(self, size: int) -> np.ndarray:
-            drawn = np.empty(size, dtype=self.dtype)
+            drawn = np.empty(size, dtype=[(label, float) for label in target.labels])
             for label, column in zip(target.labels, target.draw_prior(size, seed_of_chain).T, strict=True):
                 drawn[label] = column
             return drawn
