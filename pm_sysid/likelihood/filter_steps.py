@@ -24,8 +24,10 @@ from pm_sysid.solve.filter_substeps import (
     LOGLIK_TOLERANCE,
     LogLikelihoodCriterion,
     adaptive_steps,
+    enough_for_slopes,
     filter_substeps,
     following_steps,
+    on_grids,
 )
 from pm_sysid.solve.substeps import LIMIT, StepChoice, in_words, settled_substeps, warn
 
@@ -358,7 +360,11 @@ def _judged_following(
             "the solution of each point by itself: a front moves with the parameters, and the posterior may be wrong, and much "
             "too narrow. Give substeps as an array that is fine wherever the front may be, or narrower priors."
         )
-    return replace(found, where=criterion.where, error=left, settled=left < LOGLIK_TOLERANCE)
+    # A slope is judged where it is not zero, as it is at the mode: by measurements drawn with the points' own parameters.
+    assert found.grids is not None
+    drawn = on_grids(view.problem, _records(view), at, found.grids, criterion.where, SHARE, view.name)
+    most = found.substeps if drawn is None else enough_for_slopes(drawn, found.substeps)
+    return replace(found, substeps=most, where=criterion.where, error=left, settled=left < LOGLIK_TOLERANCE)
 
 
 def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:

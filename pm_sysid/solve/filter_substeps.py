@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, override
 
@@ -63,6 +63,10 @@ MANY = 8
 FINE, FOLLOWED = 8, 4
 #: Fewest filter steps for each of an adaptive solver: with fewer, the gradient may be wrong where the value is right.
 LEAST = 4
+#: Share by which a slope may change when steps that follow a solution are doubled; relative changes of the parameters that
+#: tell it, far smaller than any posterior: where the steps on a front are too long, the value is right but for ripples whose
+#: height nobody would notice, and the gradient is that of the ripples.
+SLOPE_TOLERANCE, SLOPE_STEP = 0.01, 1e-8
 
 _log = logging.getLogger("pm_sysid")
 
@@ -121,6 +125,25 @@ class LogLikelihoodCriterion(Criterion):
         with np.errstate(all="ignore"):
             change = np.nan_to_num(np.abs(fine - coarse)[known], nan=np.inf)
         return self.scale * float(np.quantile(change, self.share, method="higher"))
+
+    def slopes(self, substeps: int) -> np.ndarray:
+        """Derivatives of the log-likelihoods by the logarithms of the parameters, in one direction, by minute differences."""
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=np.shape(self.at[0].params))
+        ends = []
+        for step in (SLOPE_STEP, -SLOPE_STEP):
+            at = [point._replace(params=np.asarray(point.params, float) * (1.0 + step * signs)) for point in self.at]
+            ends.append(replace(self, at=at).value(substeps))
+        with np.errstate(all="ignore"):
+            return np.asarray((ends[0] - ends[1]) / (2 * SLOPE_STEP))
+
+    def smooth(self, substeps: int) -> bool:
+        """Whether slopes stay when the steps are doubled, at ``share`` of the points that have any."""
+        coarse, fine = self.slopes(substeps), self.slopes(2 * substeps)
+        known = np.isfinite(coarse) & np.isfinite(fine) & (fine != 0)
+        if not known.any():
+            return True
+        change = np.abs(coarse - fine)[known] / np.abs(fine)[known]
+        return bool(np.quantile(change, self.share, method="higher") <= SLOPE_TOLERANCE)
 
     @override
     def too_coarse(self, substeps: int, change: float) -> str:
@@ -445,17 +468,28 @@ def following_steps(
     logged.
     """
     grids = adaptive_steps(problem, records, at[:FOLLOWED])
-    criterion = None if grids is None else _on_grids(problem, records, at, grids, where, SHARE, name)
+    criterion = None if grids is None else on_grids(problem, records, at, grids, where, SHARE, name)
     if grids is None or criterion is None:
         return None
     chosen, error = searched_substeps(criterion, LEAST)
     if chosen is None:
         return StepChoice(MOST, "auto", where, error, False, grids) if unsettled and np.isfinite(error) else None
+    chosen = enough_for_slopes(criterion, chosen)
     if say:
         say_chosen(criterion, chosen, error)
         follow = "the steps follow the solution, which is stiff or changes by orders of magnitude"
         _log.info("%s%s: %d in all.", criterion.who, follow, chosen * sum(g.total for g in grids))
     return StepChoice(chosen, "auto", where, error, True, grids)
+
+
+def enough_for_slopes(criterion: LogLikelihoodCriterion, substeps: int) -> int:
+    """As many steps as slopes need, where ``substeps`` will do for values, and as many as these if no number settles slopes."""
+    n = substeps
+    while n <= MOST:
+        if criterion.smooth(n):
+            return n
+        n *= 2
+    return substeps
 
 
 def said_unsettled(choice: StepChoice, name: str, problem: Problem) -> StepChoice:
@@ -482,14 +516,14 @@ def _given_choice(
 ) -> StepChoice:
     """Steps that were given for each sampling interval, checked by cutting each in two."""
     at, where = nearest_unknowns(problem, records, unknowns, model, grids)
-    criterion = _on_grids(problem, records, at, grids, where, ASKED, name)
+    criterion = on_grids(problem, records, at, grids, where, ASKED, name)
     if criterion is None:
         return StepChoice(1, "array", where, np.nan, False, grids)
     _, error = settled_substeps(criterion, 1)
     return StepChoice(1, "array", where, error, error < LOGLIK_TOLERANCE, grids)
 
 
-def _on_grids(
+def on_grids(
     problem: Problem,
     records: Sequence[TimeSeries],
     at: Sequence[Unknowns],
@@ -513,7 +547,8 @@ def adaptive_steps(problem: Problem, records: Sequence[TimeSeries], at: Sequence
     """Steps of an adaptive solver for each record; None where it finds no solution."""
     found = []
     for r, record in enumerate(records):
-        grid = pilot_grid(problem.system, record, parameter_sets(at, r), np.array([u.x0[r] for u in at], dtype=float))
+        starts = np.array([u.x0[r] for u in at], dtype=float)
+        grid = pilot_grid(problem.system, record, parameter_sets(at, r), starts, rests=False)
         if grid is None:
             return None
         found.append(grid)

@@ -147,11 +147,15 @@ def _jumps(record: TimeSeries, i: int) -> bool:
     return i > 0 and not np.array_equal(before, after)
 
 
-def pilot_grid(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray) -> StepGrid | None:
+def pilot_grid(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray, rests: bool = True) -> StepGrid | None:
     """Steps that follow the solutions of parameter sets (N, P) from initial states (N, n_x): as short as the shortest.
 
     The density of steps is the largest of those that the adaptive runs have; each interval gets a whole number of them, of
     lengths with the same integral of the density. None where none of the runs has a solution.
+
+    The last step of a run in an interval is the rest that its sample has left. Without ``rests`` it counts as one as long as
+    that before it: a step after a rest would be many times as long as the rest, and the variance of a filter's high
+    derivatives grows with that ratio, however finely both are cut.
     """
     runs = [times for at in zip(theta, start, strict=True) if (times := pilot_times(system, record, *at)) is not None]
     if not runs:
@@ -163,7 +167,7 @@ def pilot_grid(system: System, record: TimeSeries, theta: np.ndarray, start: np.
         density = np.zeros(middle.size)
         for run in runs:
             place = np.clip(np.searchsorted(run[i], middle) - 1, 0, run[i].size - 2)
-            density = np.maximum(density, 1 / np.diff(run[i])[place])
+            density = np.maximum(density, 1 / _lengths(run[i], rests)[place])
         total = np.concatenate([[0.0], np.cumsum(density * np.diff(knots))])
         n = max(1, int(np.ceil(total[-1] * (1 - 1e-9))))
         times = np.interp(total[-1] * np.arange(1, n + 1) / n, total, knots)
@@ -172,3 +176,11 @@ def pilot_grid(system: System, record: TimeSeries, theta: np.ndarray, start: np.
         counts.append(n)
         ends.append(share)
     return StepGrid(np.array(counts, dtype=np.int64), np.concatenate(ends))
+
+
+def _lengths(times: np.ndarray, rests: bool) -> np.ndarray:
+    """Lengths of the steps of an adaptive run in an interval; without rests the last is as long as the one before it."""
+    taken = np.diff(times)
+    if not rests:
+        taken[-1] = max(taken[-2:])
+    return taken
