@@ -125,7 +125,9 @@ def by_blackjax(model: pm.Model, seed: int, moves: int = 20) -> xr.DataTree:
         key, total = jax.random.key(CHAINS * seed + chain), 0.0
         start = target.draw_prior(PARTICLES, CHAINS * seed + chain)
         state = adaptive_tempered.init(jnp.asarray(start))
-        while state.tempering_param < 1:
+        finished = False
+        while not finished:
+            finished = bool(state.tempering_param >= 1)  # the last weights are taken in by moves of the whole posterior
             key, used = jax.random.split(key)
             x = np.asarray(state.particles)
             spread = np.atleast_2d(np.cov(x, rowvar=False, aweights=np.asarray(state.weights)))

@@ -194,9 +194,10 @@ class _Run:
         self.steps_trouble = _said(caught)
         others = [n for n in names if after[n].replaces(before[n])]
         for name in others:
-            now, then = after[name], before[name].substeps
+            now, then = after[name], before[name]
             follows = " for each of an adaptive solver" if now.follows else ""
-            self.say(f"{name!r} takes {now.substeps} steps{follows} instead of {then}, judged {where}")
+            instead = f"instead of {then.substeps}" if now.grids is then.grids else "that follow other solutions"
+            self.say(f"{name!r} takes {now.substeps} steps{follows}, {instead}, judged {where}")
         return bool(others)
 
     def choice(self) -> Method:

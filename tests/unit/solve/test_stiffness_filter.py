@@ -221,3 +221,52 @@ def test_a_sawtooth_of_rates_gives_a_number_or_minus_infinity(substeps: Any) -> 
     assert not np.isnan(values).any() and (values < np.inf).all()
     if substeps == "auto":
         assert np.isfinite(values).mean() > 0.9
+
+
+ENZYME, ENZYME_TIMES = sid.models.enzyme(), np.concatenate([[0.0], np.logspace(-5, 2, 29)])
+ENZYME_START = [1.0, 0.05, 0.0, 0.0]
+
+
+def test_no_step_of_a_filter_is_many_times_as_long_as_the_one_before() -> None:
+    """The samples leave rests of the adaptive solver's steps; free runs keep them."""
+    record, rng = sid.TimeSeries(ENZYME_TIMES), np.random.default_rng(0)
+    worst = {}
+    for rests in (True, False):
+        ratios = []
+        for _ in range(10):
+            rates = np.array([[1e4, 10.0, 1.0]]) * np.exp(0.3 * rng.standard_normal(3))
+            grid = pilot_grid(ENZYME, record, rates, np.array([ENZYME_START]), rests=rests)
+            assert grid is not None
+            length = (grid.ends - grid.begins) * np.repeat(record.dt, grid.counts)
+            ratios.append(np.max(length[1:] / length[:-1]))
+        worst[rests] = max(ratios)
+    assert worst[True] > 30 and worst[False] < 12, worst
+
+
+def test_there_are_as_many_steps_as_gradients_need() -> None:
+    """Four steps for each of the adaptive solver do for values; on the front at which the substrate runs out, they ripple."""
+    true = {"kf": 1e4, "kr": 10.0, "kcat": 1.0}
+    run = sid.simulate(ENZYME, sid.TimeSeries(ENZYME_TIMES), true, x0=ENZYME_START)
+    clean = np.column_stack([run[s].values for s in ENZYME.states])
+    noise = 0.01 * clean.std(axis=0)
+    record = sid.TimeSeries(ENZYME_TIMES, None, clean + noise * np.random.default_rng(0).standard_normal(clean.shape))
+    with pm.Model() as model:
+        rates = {name: pm.LogNormal(name, np.log(1.2 * value), 0.5) for name, value in true.items()}
+        sid.ODEFilter("y", ENZYME, record, rates, noise=list(noise), x0=ENZYME_START, solver=sid.EK1(order=3))
+    sid.settle_substeps(true, model=model)
+    target, chosen = sid.Target(model), filter_view("y", model).op.grid.choice
+    points = np.log(list(true.values())) + 0.003 * np.random.default_rng(1).standard_normal((6, 3))
+
+    def at(substeps: int) -> tuple[np.ndarray, np.ndarray]:
+        sid.set_substeps(substeps, model)
+        _, _, value, gradient = target.value_and_gradient(points)
+        return value, gradient
+
+    (few, rippled), (enough, smooth), (many, exact) = (at(n) for n in (4, chosen.substeps, 32))
+    assert chosen.follows and chosen.substeps > 4
+    np.testing.assert_allclose([few, enough], [many, many], atol=0.01)  # by values alone four would do
+
+    def off(gradient: np.ndarray) -> float:
+        return float(np.max(np.linalg.norm(gradient - exact, axis=1) / np.linalg.norm(exact, axis=1)))
+
+    assert off(rippled) > 0.01 and off(smooth) < 1e-3, (off(rippled), off(smooth))
