@@ -11,7 +11,10 @@ The reference is SciPy's Radau at a relative tolerance of 1e-10, and the Gaussia
 - seconds, once compiled, of a value, a gradient, and a batch of 256 values; beside BDF and Radau of SciPy at 1e-6 (a value; a
   gradient by forward differences takes one more run for each parameter), and Kvaerno5 of diffrax if it is installed.
 
-Then, for two systems that are not stiff: seconds of free runs with ``method="auto"`` and with ``"rk4"``, and whether they are
+Then, ``linear``: a fast linear decay to a slow curve, from the curve and from beside it, rates to 1e8 and orders 1 to 4; the
+log-likelihood against the exact one, with the steps that ``substeps="auto"`` chose.
+
+Last, for two systems that are not stiff: seconds of free runs with ``method="auto"`` and with ``"rk4"``, and whether they are
 the same to the last bit. Run: ``uv run benchmarks/stiff.py [--only robertson ...] [--cache FOLDER]``; references take minutes.
 """
 
@@ -30,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from scipy.integrate import solve_ivp
 
 import pm_sysid as sid
@@ -403,6 +407,32 @@ def by_diffrax(problem: Problem, values: Sequence[float]) -> dict[str, float]:
     }
 
 
+def linear() -> dict[str, Any]:
+    """Errors of the log-likelihood of a fast decay to a cosine, whose solution is known, and steps over the record."""
+    system = sid.System(
+        lambda t, x, u, p: -p.rate * (x.z - pt.cos(t)) - pt.sin(t),
+        states=("z",),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    t, noise, found = np.linspace(0.0, 2.0, 21), 0.01, dict[str, Any]()
+    error = noise * np.random.default_rng(0).standard_normal(t.size)
+    exact = -0.5 * np.sum((error / noise) ** 2 + np.log(2 * np.pi * noise**2))
+    for rate in (1e2, 1e4, 1e6, 1e8):
+        for beside in (0.0, 1.0):
+            y = np.cos(t) + beside * np.exp(-rate * t) + error
+            errors, steps = [], []
+            for order in (1, 2, 3, 4):
+                with pm.Model() as model:
+                    factor = pm.LogNormal("factor", 0.0, 0.01)
+                    options: dict[str, Any] = {"noise": noise, "x0": 1.0 + beside, "solver": sid.EK1(order=order)}
+                    sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), {"rate": rate * factor}, **options)
+                errors.append(float(model.compile_logp(vars=model.observed_RVs)({"factor_log__": 0.0})) - exact)
+                steps.append(filter_steps(model))
+            found[f"rate {rate:.0e}, {'beside' if beside else 'on'} the curve"] = {"loglik": errors, "steps": steps}
+    return found
+
+
 def not_stiff() -> dict[str, Any]:
     """Digits and seconds where nothing is stiff: the method that chooses against Runge-Kutta steps, which were there before."""
     found, t = dict[str, Any](), np.arange(1024) * 0.02
@@ -432,9 +462,10 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.getLogger("pm_sysid").setLevel(logging.INFO)
     warnings.simplefilter("always", sid.SubstepWarning)
-    names = [*problems(), "not stiff"] if arguments.only is None else arguments.only
+    names = [*problems(), "linear", "not stiff"] if arguments.only is None else arguments.only
     for name in names:
-        row = not_stiff() if name == "not stiff" else measured(name, problems()[name], arguments.cache)
+        others = {"linear": linear, "not stiff": not_stiff}
+        row = others[name]() if name in others else measured(name, problems()[name], arguments.cache)
         print(name, json.dumps(row, indent=1), flush=True)
         found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         RESULTS.write_text(json.dumps(found | {name: row}, indent=1) + "\n")

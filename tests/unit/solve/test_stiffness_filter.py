@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from scipy.integrate import solve_ivp
 
@@ -270,3 +271,23 @@ def test_there_are_as_many_steps_as_gradients_need() -> None:
         return float(np.max(np.linalg.norm(gradient - exact, axis=1) / np.linalg.norm(exact, axis=1)))
 
     assert off(rippled) > 0.01 and off(smooth) < 1e-3, (off(rippled), off(smooth))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_a_linear_decay_of_any_rate_has_its_exact_likelihood(order: int) -> None:
+    """From beside the slow curve that it decays to, ten million times as fast as the samples follow each other."""
+    t, error = np.linspace(0.0, 2.0, 21), 0.01 * np.random.default_rng(0).standard_normal(21)
+    system = sid.System(
+        lambda t, x, u, p: -p.rate * (x.z - pt.cos(t)) - pt.sin(t),
+        states=("z",),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    y = np.cos(t) + np.exp(-1e8 * t) + error
+    with pm.Model() as model:
+        factor = pm.LogNormal("factor", 0.0, 0.01)
+        record, solver = sid.TimeSeries(t, None, y), sid.EK1(order=order)
+        sid.ODEFilter("y", system, record, {"rate": 1e8 * factor}, noise=0.01, x0=2.0, solver=solver)
+    exact = -0.5 * np.sum((error / 0.01) ** 2 + np.log(2 * np.pi * 1e-4))
+    found = sid.Target(model).log_likelihood(np.log([[1.0], [1.03]]))
+    np.testing.assert_allclose(found, exact, atol=1e-6)
