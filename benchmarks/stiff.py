@@ -9,13 +9,14 @@ The reference is SciPy's Radau at a relative tolerance of 1e-10, and the Gaussia
   ``gradient`` that of its gradient by the logarithms of the parameters, in posterior standard deviations, and ``relative`` as a
   share of its norm;
 - seconds, once compiled, of a value, a gradient, and a batch of 256 values; beside BDF and Radau of SciPy at 1e-6 (a value; a
-  gradient by forward differences takes one more run for each parameter), and Kvaerno5 of diffrax if it is installed.
+  gradient by forward differences takes one more run for each parameter), and, if they are installed, Kvaerno5 of diffrax and
+  the adaptive EK1 of probdiffeq.
 
 Then, ``linear``: a fast linear decay to a slow curve, from the curve and from beside it, rates to 1e8 and orders 1 to 4; the
 log-likelihood against the exact one, with the steps that ``substeps="auto"`` chose.
 
 Last, for two systems that are not stiff: seconds of free runs with ``method="auto"`` and with ``"rk4"``, and whether they are
-the same to the last bit. Run: ``uv run benchmarks/stiff.py [--only robertson ...] [--cache FOLDER]``; references take minutes.
+the same to the last bit. Run: ``uv run --extra benchmarks benchmarks/stiff.py [--only robertson ...] [--cache FOLDER]``; references take minutes.
 """
 
 from __future__ import annotations
@@ -361,7 +362,7 @@ def measured(name: str, problem: Problem, folder: Path | None) -> dict[str, Any]
         "BDF": seconds(lambda: problem.outputs(problem.values(theta), method="BDF", rtol=1e-6)),
         "Radau": seconds(lambda: problem.outputs(problem.values(theta), method="Radau", rtol=1e-6)),
     }
-    found |= by_diffrax(problem, problem.values(theta))
+    found |= by_diffrax(problem, problem.values(theta)) | by_probdiffeq(problem, problem.values(theta))
     # Rates of all sizes: finite, minus infinity, or (never) not a number.
     values = target.log_likelihood(np.log(10) * rng.uniform(-3, 6, (BATCH, len(free))))
     found["wild"] = [int(np.isfinite(values).sum()), int(np.isneginf(values).sum()), int(np.isnan(values).sum())]
@@ -404,6 +405,44 @@ def by_diffrax(problem: Problem, values: Sequence[float]) -> dict[str, float]:
         "Kvaerno5": seconds(lambda: value(p).block_until_ready()),
         "Kvaerno5 gradient": seconds(lambda: both(p)[1].block_until_ready()),
         "Kvaerno5 batch": seconds(lambda: batch(many).block_until_ready()),
+    }
+
+
+def by_probdiffeq(problem: Problem, values: Sequence[float]) -> dict[str, float]:
+    """Steps, error and seconds of probdiffeq's adaptive EK1 at 1e-6, five derivatives; nothing where there is an input."""
+    try:
+        import jax
+        import jax.numpy as jnp
+        from probdiffeq import ivpsolve
+        from probdiffeq import probdiffeq as pd
+    except ImportError:
+        return {}
+    if problem.u is not None:
+        return {}
+    jax.config.update("jax_enable_x64", True)
+    ssm, start, at = pd.state_space_model_dense(), jnp.asarray(problem.x0, dtype=float), jnp.asarray(problem.t)
+
+    def solve(p: Any) -> Any:
+        ode = pd.ode(lambda x, /, *, t: jnp.stack(problem.law(x, p, 0.0)), jacobian=pd.jacobian_materialize())
+        constraint = ssm.constraint_ode_ts1(ode)
+        prior = ssm.prior_wiener_integrated(pd.jetexpand_ode_unroll(num=5)(ode, [start], t=0.0)[0])
+        solver = pd.solver_dynamic(strategy=pd.strategy_filter(), constraint=constraint)
+        run = ivpsolve.solve_adaptive_save_at(solver=solver, error=pd.error_residual_std(constraint=constraint), warn=False)
+        found = run(prior, save_at=at, atol=1e-12, rtol=1e-6, dt0=1e-8)
+        return found.u.mean[0], found.num_steps
+
+    p = jnp.asarray(values, dtype=float)
+    states, steps = jax.jit(solve)(p)
+    value, batch = (jax.jit(f(lambda p: jnp.sum(solve(p)[0] ** 2))) for f in (lambda f: f, jax.vmap))
+    slope = jax.jit(jax.jacfwd(lambda p: jnp.sum(solve(p)[0] ** 2)))
+    many = p * np.exp(SPREAD * np.random.default_rng(0).standard_normal((BATCH, len(values))))
+    expected = problem.states(values)
+    return {
+        "probdiffeq steps": int(steps[-1]),
+        "probdiffeq states": float(np.max(np.abs(states - expected) / np.abs(expected).max(axis=0))),
+        "probdiffeq": seconds(lambda: value(p).block_until_ready()),
+        "probdiffeq gradient": seconds(lambda: slope(p).block_until_ready()),
+        "probdiffeq batch": seconds(lambda: batch(many).block_until_ready()),
     }
 
 
