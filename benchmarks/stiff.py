@@ -16,7 +16,8 @@ Then, ``linear``: a fast linear decay to a slow curve, from the curve and from b
 log-likelihood against the exact one, with the steps that ``substeps="auto"`` chose.
 
 Last, for two systems that are not stiff: seconds of free runs with ``method="auto"`` and with ``"rk4"``, and whether they are
-the same to the last bit. Run: ``uv run --extra benchmarks benchmarks/stiff.py [--only robertson ...] [--cache FOLDER]``; references take minutes.
+the same to the last bit. Run: ``uv run --extra benchmarks benchmarks/stiff.py [--only robertson ...] [--cache FOLDER]``;
+references take minutes.
 """
 
 from __future__ import annotations
