@@ -360,11 +360,19 @@ def _judged_following(
             "the solution of each point by itself: a front moves with the parameters, and the posterior may be wrong, and much "
             "too narrow. Give substeps as an array that is fine wherever the front may be, or narrower priors."
         )
-    # A slope is judged where it is not zero, as it is at the mode: by measurements drawn with the points' own parameters.
-    assert found.grids is not None
-    drawn = on_grids(view.problem, _records(view), at, found.grids, criterion.where, SHARE, view.name)
-    most = found.substeps if drawn is None else enough_for_slopes(drawn, found.substeps)
-    return replace(found, substeps=most, where=criterion.where, error=left, settled=left < LOGLIK_TOLERANCE)
+    substeps = _for_gradients(view, at[0], found, criterion.where) if len(at) == 1 else found.substeps
+    return replace(found, substeps=substeps, where=criterion.where, error=left, settled=left < LOGLIK_TOLERANCE)
+
+
+def _for_gradients(view: FilterView, at: Unknowns, choice: StepChoice, where: str) -> int:
+    """As many steps as gradients near one point need, which may be where a search is, or chains begin.
+
+    At a mode the slope is zero; it is judged by measurements that are drawn with the parameters of the point. Where draws are
+    given the gradients have done what they were for, and values say whether the draws can stay.
+    """
+    assert choice.grids is not None
+    drawn = on_grids(view.problem, _records(view), [at], choice.grids, where, SHARE, view.name)
+    return choice.substeps if drawn is None else enough_for_slopes(drawn, choice.substeps)
 
 
 def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
