@@ -1,7 +1,8 @@
 """Sequential samplers of other packages on a PyMC model: `particles` over the batched likelihood here, `blackjax` by JAX.
 
-Both temper: the likelihood of the whole record is taken in by powers of it. Settings are those of their authors' tutorials,
-with as many particles and chains as ``sample_ibis`` gets in ``problems.py``. Both begin with the same draws of the prior.
+Both temper: the likelihood of the whole record is taken in by powers of it. `particles` has the settings of its tutorial;
+`blackjax` makes 20 steps of a random walk with the covariance of the particles in each stage. Both have as many particles and
+chains as ``sample_ibis`` gets in ``problems.py``, and begin with the same draws of the prior.
 """
 
 from __future__ import annotations

@@ -363,7 +363,8 @@ def measured(name: str, problem: Problem, folder: Path | None) -> dict[str, Any]
         "BDF": seconds(lambda: problem.outputs(problem.values(theta), method="BDF", rtol=1e-6)),
         "Radau": seconds(lambda: problem.outputs(problem.values(theta), method="Radau", rtol=1e-6)),
     }
-    found |= by_diffrax(problem, problem.values(theta)) | by_probdiffeq(problem, problem.values(theta))
+    if problem.u is None:
+        found |= by_diffrax(problem, problem.values(theta)) | by_probdiffeq(problem, problem.values(theta))
     # Rates of all sizes: finite, minus infinity, or (never) not a number.
     values = target.log_likelihood(np.log(10) * rng.uniform(-3, 6, (BATCH, len(free))))
     found["wild"] = [int(np.isfinite(values).sum()), int(np.isneginf(values).sum()), int(np.isnan(values).sum())]
@@ -371,14 +372,12 @@ def measured(name: str, problem: Problem, folder: Path | None) -> dict[str, Any]
 
 
 def by_diffrax(problem: Problem, values: Sequence[float]) -> dict[str, float]:
-    """Seconds of diffrax's Kvaerno5 for a solution at 1e-6, compiled; nothing where there is an input, or no diffrax."""
+    """Seconds of diffrax's Kvaerno5 for a solution at 1e-6, compiled; nothing without diffrax."""
     try:
         import diffrax
         import jax
         import jax.numpy as jnp
     except ImportError:
-        return {}
-    if problem.u is not None:
         return {}
     jax.config.update("jax_enable_x64", True)
     law = diffrax.ODETerm(lambda t, x, p: jnp.stack(problem.law(x, p, 0.0)))
@@ -410,15 +409,13 @@ def by_diffrax(problem: Problem, values: Sequence[float]) -> dict[str, float]:
 
 
 def by_probdiffeq(problem: Problem, values: Sequence[float]) -> dict[str, float]:
-    """Steps, error and seconds of probdiffeq's adaptive EK1 at 1e-6, five derivatives; nothing where there is an input."""
+    """Steps, error and seconds of probdiffeq's adaptive EK1 at 1e-6, five derivatives; nothing without it."""
     try:
         import jax
         import jax.numpy as jnp
         from probdiffeq import ivpsolve
         from probdiffeq import probdiffeq as pd
     except ImportError:
-        return {}
-    if problem.u is not None:
         return {}
     jax.config.update("jax_enable_x64", True)
     ssm, start, at = pd.state_space_model_dense(), jnp.asarray(problem.x0, dtype=float), jnp.asarray(problem.t)

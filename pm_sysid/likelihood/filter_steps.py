@@ -114,7 +114,8 @@ def settle_substeps(
 
     The log-likelihood of the record itself is computed again with twice and four times as many steps. Filters that were built
     with ``substeps="auto"`` take twice as many until that makes less than 0.1 for nine of ten points (and never fewer than
-    they have). Filters with a number of steps keep it; a warning says if it is too small.
+    they have). Filters with a number of steps keep it; a warning says if it is too small. Steps that follow a solution are
+    doubled further, if one point is given, until the slope of the log-likelihood there stays within one percent.
 
     Parameters
     ----------
