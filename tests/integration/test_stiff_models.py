@@ -17,11 +17,13 @@ ENZYME = {"kf": 10_000.0, "kr": 10.0, "kcat": 1.0}
 BATTERY = {"Q": 2.5, "R0": 0.02, "R1": 0.01, "C1": 200.0, "R2": 0.015, "C2": 4e4}
 
 
-def measured(system: sid.System, record: sid.TimeSeries, true: dict[str, float], x0: Any, rng: np.random.Generator) -> Any:
-    """A record with one percent of noise, and the noise."""
+def measured(
+    system: sid.System, record: sid.TimeSeries, true: dict[str, float], x0: Any, rng: np.random.Generator, share: float = 0.01
+) -> Any:
+    """A record with one percent of noise, or another share, and the noise."""
     run = sid.simulate(system, record, true, x0=x0)
     clean = np.column_stack([run[name].values for name in system.outputs])
-    noise = 0.01 * clean.std(axis=0)
+    noise = share * clean.std(axis=0)
     return record.replace(y=clean + noise * rng.standard_normal(clean.shape)), list(noise) if len(noise) > 1 else noise[0]
 
 
@@ -30,15 +32,15 @@ def rough(true: dict[str, float], off: Any) -> dict[str, Any]:
     return {n: pm.LogNormal(n, np.log(v) + d, 1.0) for (n, v), d in zip(true.items(), off, strict=True)}
 
 
-def enzyme(substeps: Any) -> pm.Model:
+def enzyme(substeps: Any, order: int = 3, share: float = 0.01) -> pm.Model:
     """Rates between 1e-5 and 100 s; the fast one is a factor of six too large in the middle of the prior."""
     system, times = sid.models.enzyme(), np.concatenate([[0.0], np.logspace(-5, 2, 29)])
     x0 = [1.0, 0.05, 0.0, 0.0]
     rng = np.random.default_rng(5)
-    record, noise = measured(system, sid.TimeSeries(times), ENZYME, x0, rng)
+    record, noise = measured(system, sid.TimeSeries(times), ENZYME, x0, rng, share)
     with pm.Model() as model:
         params = rough(ENZYME, rng.standard_normal(3))
-        sid.ODEFilter("y", system, record, params, noise=noise, x0=x0, solver=sid.EK1(order=3), substeps=substeps)
+        sid.ODEFilter("y", system, record, params, noise=noise, x0=x0, solver=sid.EK1(order=order), substeps=substeps)
     return model
 
 
@@ -54,7 +56,7 @@ def test_searches_that_lead_nowhere_are_an_error_with_the_remedy() -> None:
 @pytest.mark.slow
 def test_steps_that_follow_the_solution_are_taken_where_they_are_not_quite_enough_and_that_is_said() -> None:
     with pytest.warns(sid.SubstepWarning, match=r"follow the solution.*settle_substeps"):
-        model = enzyme("auto")
+        model = enzyme("auto", order=2, share=0.005)  # a low order and little noise
     choice = filter_view("y", model).op.grid.choice
     assert choice.follows and not choice.settled and 0.1 < choice.error < 1.0
 
