@@ -78,6 +78,55 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Pushed:
+    """A case in which nobody recorded one of the inputs: a Matern process whose scale and length are unknown as well.
+
+    The model knows of it, or does without it and has the system ``unaware``.
+    """
+
+    case: Case
+    latent: str
+    hyper: dict[str, tuple[float, float]]
+    unaware: sid.System
+
+    def model(self) -> pm.Model:
+        """The process of the record's missing input, inferred with everything else."""
+        with pm.Model() as model:
+            free, noise = self._free({**self.case.priors, **self.hyper}), pm.LogNormal("noise", np.log(self.case.noise), 0.5)
+            process = sid.Matern(nu=1.5, scale=free.pop("scale"), length=free.pop("length"))
+            options = {"solver": self.case.solver, "substeps": self.case.substeps, "x0": 0.0}
+            params = {**self.case.known, **free}
+            sid.ODEFilter(
+                "y", self.case.system, self.case.record, params, noise=noise, latent={self.latent: process}, **options
+            )
+        return model
+
+    def model_without(self) -> pm.Model:
+        """The same priors, and no force but the recorded one."""
+        return replace(self.case, system=self.unaware).model()
+
+    def accurate(self, params: dict[str, Any], rng: np.random.Generator) -> sid.TimeSeries:
+        """A drawn force, an accurate run and noise; where a model knows of no force, its prior says how large it is."""
+        size = {name: params.get(name, float(np.exp(rng.normal(np.log(m), s)))) for name, (m, s) in self.hyper.items()}
+        values = {**self.case.known, **{name: params[name] for name in self.case.priors}}
+        run = sid.simulate(
+            self.case.system,
+            self.case.record,
+            values,
+            x0=0.0,
+            latent={self.latent: sid.Matern(nu=1.5, **size)},
+            substeps=16,
+            random_seed=int(rng.integers(2**31)),
+        )
+        y = run[self.case.system.outputs[0]].to_numpy()
+        return self.case.record.replace(y=y + params["noise"] * rng.standard_normal(y.shape))
+
+    @staticmethod
+    def _free(priors: dict[str, tuple[float, float]]) -> dict[str, Any]:
+        return {name: pm.LogNormal(name, np.log(value), spread) for name, (value, spread) in priors.items()}
+
+
+@dataclass(frozen=True)
 class Ball:
     """Records with errors uniform in a ball, and the ABC posterior whose tolerance is that ball: exact by construction.
 
@@ -169,6 +218,18 @@ def cases() -> dict[str, Case]:
     }
 
 
+def pushed() -> Pushed:
+    """The Duffing oscillator with a force that nobody recorded, as large as the recorded one."""
+
+    def motion(force: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda t, x, u, p: (x.v, (force(u) - p.c * x.v - p.k * x.z - p.k3 * x.z**3) / p.m)
+
+    case, given = cases()["duffing"], {"states": ("z", "v"), "params": ("m", "c", "k", "k3")}
+    aware = sid.System(motion(lambda u: u.u + u.d), inputs=("u", "d"), observe=lambda t, x, dx, u, p: x.z, **given)
+    unaware = sid.System(motion(lambda u: u.u), inputs=("u",), observe=lambda t, x, dx, u, p: x.z, **given)
+    return Pushed(replace(case, system=aware), "d", {"scale": (3.0, 0.5), "length": (0.4, 0.4)}, unaware)
+
+
 @dataclass(frozen=True)
 class Study:
     """One combination: what is fitted to what, and how often."""
@@ -215,6 +276,9 @@ def studies() -> dict[str, Study]:
         found[f"duffing, start {case.start}:ibis, accurate records"] = Study(case.model, case.accurate, "ibis", 200, {})
     pem = {"data": duffing.record, "draws": 500, "x0": None}
     found["duffing, start estimated:pem"] = Study(marginalised.model, marginalised.accurate, "pem", 500, pem)
+    force = pushed()
+    found["force not recorded:ibis, accurate records"] = Study(force.model, force.accurate, "ibis", 200, {})
+    found["force not modelled:ibis!"] = Study(force.model_without, force.accurate, "ibis", 200, {})
     found["duffing:ibis"] = Study(duffing.model, "model", "ibis", 400, {})
     found["duffing:nuts, accurate records"] = Study(duffing.model, duffing.accurate, "nuts", 200, nuts)
     return found
@@ -288,7 +352,7 @@ def figures() -> None:
     groups: dict[str, list[str]] = {"duffing": [], "systems": [], "wrong": []}
     for name in known:
         system = name.split(":")[0]
-        group = "duffing" if system.startswith("duffing") else "wrong" if system.startswith(("noise", "coarse")) else "systems"
+        group = "duffing" if system.startswith("duffing") else "wrong" if name.endswith("!") else "systems"
         groups[group].append(name)
     for (group, names), kind in itertools.product(groups.items(), ("ecdf", "rank")):
         if not names:
