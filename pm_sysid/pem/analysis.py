@@ -16,7 +16,7 @@ from pm_sysid.arguments import shown, whole
 from pm_sysid.idata import labelled
 from pm_sysid.notebook import html_line
 from pm_sysid.pem.filters import Filter, KalmanFilter, Motion, joined, tangents
-from pm_sysid.pem.initial_states import initial_values
+from pm_sysid.pem.initial_states import InitialValues, initial_values
 from pm_sysid.pem.laplace import deviations
 from pm_sysid.pem.objective import Layout
 from pm_sysid.pem.optimise import solve
@@ -72,21 +72,29 @@ def on_record(fit: Any, record: TimeSeries | int | None, x0: Any, *, free: bool 
             if free and read_off.any() and roots.any():
                 return OnRecord(chosen, own, *_estimated(fit, own, start[0], read_off, free=True))
             return OnRecord(chosen, own, start, "of the fit")
-        initially = initial_values(filter.system, [chosen], x0)
+        initially = _initially(fit, chosen, x0)
     else:
         (chosen,) = check_records(filter.system, record, need_y=False)  # type: ignore[arg-type]
         same = chosen.y is not None and chosen.output_matrix.shape[1] == len(filter.system.outputs)
         if not same:
             chosen = chosen.replace(y=np.full((len(chosen), len(filter.system.outputs)), np.nan), outputs=filter.system.outputs)
-        initially = initial_values(filter.system, [chosen], 0.0 if x0 is None and not same else x0)
+        initially = _initially(fit, chosen, 0.0 if x0 is None and not same else x0)
         std = initially.std
         wide = np.where(std > 0, std, 1.0) if fit.setup.roots.any() else np.zeros_like(std)
+        wide[:, len(fit.setup.base.states) :] = 0.0
         roots = np.array([np.diag(s) for s in wide])
         own = filter.on([chosen], roots)
     unknown = ~initially.given[0]
     if not unknown.any():
         return OnRecord(chosen, own, initially.mean, "zero: nothing is measured" if x0 is None else "given")
     return OnRecord(chosen, own, *_estimated(fit, own, initially.mean[0], unknown, free))
+
+
+def _initially(fit: Any, record: TimeSeries, x0: Any) -> InitialValues:
+    """Initial states on a record that is not the fit's, where parameters that drift are what they were at the fit's start."""
+    setup = fit.setup
+    own = initial_values(setup.base, [record], x0)
+    return own.followed_by(setup.unknowns.layout.place(fit.x)[1][0, len(setup.base.states) :]) if setup.walks else own
 
 
 def _unknown(fit: Any) -> np.ndarray:

@@ -124,7 +124,7 @@ def joined(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Arrays
     return Arrays(np.concatenate(counts), np.concatenate([p[1] for p in parts]), np.concatenate([p[2] for p in parts]))
 
 
-def _median_step(records: Sequence[TimeSeries]) -> float:
+def median_step(records: Sequence[TimeSeries]) -> float:
     """Median sampling interval in seconds."""
     steps = np.concatenate([r.dt for r in records])
     return float(np.median(steps)) if steps.size else 1.0
@@ -152,7 +152,7 @@ class KalmanFilter(Filter):
         interval: float | None = None,
     ) -> None:
         self.system, self.form, self.records, self.substeps = system, form, records, substeps
-        self.interval = _median_step(records) if interval is None else interval
+        self.interval = median_step(records) if interval is None else interval
         n, m = len(system.states), len(system.outputs)
         self.n_process = 0 if form.certain else n * (n + 1) // 2 if form.full_process else n
         self.n_noise = m * (m + 1) // 2 if form.full_noise else m
@@ -189,7 +189,7 @@ class KalmanFilter(Filter):
 
     def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> KalmanFilter:
         """See :class:`Filter`."""
-        substeps = max(1, math.ceil(self.substeps * _median_step(records) / self.interval * (1 - 1e-9)))
+        substeps = max(1, math.ceil(self.substeps * median_step(records) / self.interval * (1 - 1e-9)))
         return KalmanFilter(self.system, self.form, records, substeps, roots, self.interval)
 
 

@@ -30,8 +30,6 @@ NEGLIGIBLE = 1e-3
 ELSEWHERE = {
     "latent": "make the force a state of the system, such as d with the rate -d / length, and give it process noise: "
     "predictor=ExtendedKalman(Q={'d': 'q'}), objective='likelihood' and q in p_guess",
-    "varying": "make the parameter a state of the system with the rate 0, and give it process noise: "
-    "predictor=ExtendedKalman(Q={'k': 'q'}), objective='likelihood' and q in p_guess",
     "coloured": "make the noise a state of the system, such as w with the rate -w / length, which observe adds to the output, "
     "and give it process noise: predictor=ExtendedKalman(Q={'w': 'q'}), objective='likelihood' and q in p_guess",
     "limits": "mark samples at a limit as missing (NaN), though the parameters are then biased towards smaller outputs",
@@ -53,6 +51,7 @@ def fit_pem(
     x0: Any = None,
     bounds: tuple[Any, Any] | None = None,
     fixed: Mapping[str, float] | None = None,
+    varying: Mapping[str, Any] | None = None,
     objective: ObjectiveName = "mse",
     optimiser: Optimiser | None = None,
     starts: int | Sequence[Any] = 8,
@@ -85,6 +84,12 @@ def fit_pem(
         Trees like ``p_guess``; None for an open side. Standard deviations are never negative.
     fixed : mapping, optional
         Parameters that are known, by name.
+    varying : mapping, optional
+        Scalar parameters that drift by a random walk: ``RandomWalk(scale=number)``; or what each moves by in a sampling
+        interval (of median length), as in the ``Q`` of a predictor: a number, the name of a leaf of ``p_guess``, or
+        ``"estimate"``. The value in ``p_guess``, or ``fixed``, is that at the first sample of every record;
+        ``innovations()["state_k"]`` has the filtered path of ``k``. For an :class:`ExtendedKalman` or
+        :class:`UnscentedKalman`.
     objective : {"mse", "likelihood"}
         The mean squared innovation, or the Gaussian negative log-likelihood of the innovations, by which standard deviations
         of the noise can be found.
@@ -153,7 +158,7 @@ def fit_pem(
     flag(progressbar, "progressbar")
     with progress_bar("fit_pem", progressbar):
         doing("choosing the step")
-        setup = set_up(system, data, p_guess, predictor, InitialState.of(x0), bounds, fixed, objective)
+        setup = set_up(system, data, p_guess, predictor, InitialState.of(x0), bounds, fixed, objective, varying)
         return _fit(setup, objective, p_guess, optimiser, others, number, random_seed)
 
 
@@ -201,7 +206,8 @@ def _search(
     if outside := _outside(unknowns):
         return Found(Solution(x, target.evaluate(x), False, INFEASIBLE, outside, 1, 0, []), [], "", "", 1, 0)
     spread, layout = np.zeros(x.size), unknowns.layout
-    spread[layout.x0_sources] = setup.initially.std[layout.x0_slots]
+    own = layout.x0_sources >= unknowns.n_leaves
+    spread[layout.x0_sources[own]] = setup.initially.std[layout.x0_slots][own]
     begin = Starts(target, x, lower, upper, spread, rng)
     given = np.array([[*leaves("starts", tree).values(), *x[unknowns.n_leaves :]] for tree in others])
     searches = SeveralStarts(target, begin, optimiser)
@@ -276,7 +282,8 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             message = f"{message} At their bounds: {at_bound}."
         if unseen.any():
             if setup.by_default:
-                starts = [i for i in np.flatnonzero(unseen).tolist() if i in unknowns.layout.x0_sources]
+                among_starts = unknowns.layout.x0_sources[unknowns.layout.x0_sources >= unknowns.n_leaves]
+                starts = [i for i in np.flatnonzero(unseen).tolist() if i in among_starts]
                 # Those without any trace together; of those that cannot be told from each other, one.
                 blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
                 untold = [i for i in starts if blind[i]] or starts[-1:]

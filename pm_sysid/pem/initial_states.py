@@ -27,6 +27,12 @@ class InitialValues(NamedTuple):
         """Which are neither given nor shown by an output; they are taken as zero."""
         return np.asarray(~self.given & (self.std == 0.0))
 
+    def followed_by(self, values: Sequence[float]) -> InitialValues:
+        """The same with further states that every record begins at, each at its own value."""
+        rows = np.broadcast_to(np.asarray(values, dtype=float), (len(self.mean), len(values)))
+        parts = zip(self, (rows, np.zeros_like(rows), np.ones(rows.shape, dtype=bool)), strict=True)
+        return InitialValues(*(np.concatenate(pair, axis=1) for pair in parts))
+
 
 def initial_values(system: System, records: Sequence[TimeSeries], x0: Any, *, hidden: str = "zero") -> InitialValues:
     """Initial states as they are given, or as the first samples show them; ``hidden`` as for :func:`initial_state`."""

@@ -8,13 +8,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from pm_sysid.arguments import number
+from pm_sysid.arguments import among, number, shown
 from pm_sysid.solve.checks import spread_numbers
 from pm_sysid.solve.noise import check_plain_noise
 from pm_sysid.solve.options import EK1, Solver
 from pm_sysid.solve.run_substeps import checked_method
 from pm_sysid.solve.substeps import checked_substeps
 from pm_sysid.symbolic.names import Names
+from pm_sysid.symbolic.processes import Process, RandomWalk
 from pm_sysid.symbolic.system import System
 
 #: A standard deviation that is found by maximum likelihood.
@@ -29,6 +30,23 @@ class Noise(NamedTuple):
 
     entries: tuple[float | str, ...]
     full: bool = False
+
+    def followed_by(self, entries: Sequence[float | str]) -> Noise:
+        """The same with further channels, independent of the others."""
+        if not self.full:
+            return Noise((*self.entries, *entries))
+        n = int(np.sqrt(2 * len(self.entries)))
+        rows = [self.entries]
+        rows += [(*[0.0] * (n + i), entry) for i, entry in enumerate(entries)]
+        return Noise(tuple(e for row in rows for e in row), full=True)
+
+    def channel(self, i: int) -> int | None:
+        """The channel whose standard deviation is entry ``i``, if it is one: alone in its row."""
+        if not self.full:
+            return i
+        row = int((np.sqrt(8 * i + 1) - 1) / 2)
+        first = row * (row + 1) // 2
+        return row if i == first + row and all(e == 0.0 for e in self.entries[first:i]) else None
 
     @property
     def zero(self) -> bool:
@@ -76,6 +94,46 @@ def read_noise(what: str, value: Any, channels: Sequence[str], *, positive: bool
     if not np.all(np.isfinite(matrix)) or not np.allclose(matrix, matrix.T, rtol=1e-9, atol=0.0):
         raise ValueError(f"{what} must be finite and symmetric, but is {matrix.tolist()}.")
     return _root(what, matrix, positive)
+
+
+def read_walks(system: System, varying: Any, predictor: Predictor, interval: float) -> dict[str, float | str]:
+    """What each parameter that drifts by a random walk moves by in ``interval`` seconds, as an entry of a :class:`Noise`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For what is no scalar parameter, no random walk, or a predictor without process noise.
+    """
+    if varying is None:
+        return {}
+    if not isinstance(varying, Mapping):
+        raise TypeError(f"varying is {shown(varying)}; give a dict by parameter, such as {{'k': RandomWalk(scale=0.1)}}.")
+    if isinstance(predictor, ProbabilisticKalman):
+        raise ValueError(
+            "varying: a ProbabilisticKalman has no process noise that could move a parameter; take ExtendedKalman or "
+            "UnscentedKalman, or build an ODEFilter with varying= and call find_mode."
+        )
+    found: dict[str, float | str] = {}
+    for name, value in varying.items():
+        if not among(name, [n for n, shape in system.params.shapes.items() if shape == ()]):
+            raise ValueError(
+                f"varying names {shown(name)}; give scalar parameters of the system: {system.params}. For entries of vectors "
+                "build an ODEFilter with varying= and call find_mode."
+            )
+        if name in system.states:
+            raise ValueError(f"varying names {name!r}, which is a state as well; rename one of them.")
+        if isinstance(value, RandomWalk):
+            (scale, _) = value.values
+            if not isinstance(scale, float | int):
+                raise TypeError(f"varying[{name!r}] is {value!r}; a fit takes a number, or 'estimate' in place of the process.")
+            value = scale * np.sqrt(interval)
+        elif isinstance(value, Process):
+            raise ValueError(
+                f"varying[{name!r}] is {value!r}; a fit knows random walks alone: RandomWalk(scale=number), or 'estimate'. For "
+                "others build an ODEFilter with varying= and call find_mode."
+            )
+        (found[name],) = _by_name("varying", {name: value}, [name], positive=True).entries
+    return found
 
 
 def _by_name(what: str, value: Mapping[str, Any], channels: Sequence[str], positive: bool) -> Noise:

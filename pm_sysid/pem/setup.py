@@ -11,11 +11,11 @@ import numpy as np
 
 from pm_sysid.arguments import number
 from pm_sysid.idata import labelled
-from pm_sysid.pem.filters import Filter, KalmanFilter, ProbabilisticFilter
+from pm_sysid.pem.filters import Filter, KalmanFilter, ProbabilisticFilter, median_step
 from pm_sysid.pem.initial_states import InitialValues, covariance_roots, estimated, initial_values
 from pm_sysid.pem.objective import Layout, ObjectiveName
 from pm_sysid.pem.parameter_tree import leaves, nameless
-from pm_sysid.pem.predictors import ESTIMATE, Noise, Predictor, ProbabilisticKalman, as_predictor
+from pm_sysid.pem.predictors import ESTIMATE, Noise, Predictor, ProbabilisticKalman, as_predictor, read_walks
 from pm_sysid.pem.settings import InitialState
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
@@ -24,6 +24,7 @@ from pm_sysid.solve.simulate import equal_steps_of, simulate_by_equal_steps
 from pm_sysid.solve.substeps import SubstepWarning
 from pm_sysid.steps.integrate import Method
 from pm_sysid.steps.kalman import KalmanForm
+from pm_sysid.symbolic.driven import with_states_for
 from pm_sysid.symbolic.system import System
 
 #: Noise is searched for from this share of what it disturbs: from above, since a likelihood is flat where there is hardly any.
@@ -56,9 +57,14 @@ class Unknowns(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A problem of prediction-error minimisation."""
+    """A problem of prediction-error minimisation.
+
+    In ``system`` the parameters that drift, ``walks``, are the last states; ``base`` is the system as it was given.
+    """
 
     system: System
+    base: System
+    walks: tuple[str, ...]
     predictor: Predictor
     filter: Filter
     unknowns: Unknowns
@@ -76,6 +82,7 @@ def set_up(
     bounds: Any,
     fixed: Mapping[str, float] | None,
     objective: ObjectiveName,
+    varying: Any = None,
 ) -> Setup:
     """Check the arguments of :func:`fit_pem` and build the filter."""
     if not isinstance(system, System):
@@ -97,7 +104,9 @@ def set_up(
         if len(guess) != len(free):
             raise ValueError(f"p_guess has {len(guess)} numbers; give one for each parameter, in order: {tuple(free)}.")
         guess = dict(zip(free, guess.values(), strict=True))
+    base, walks = system, read_walks(system, varying, predictor, median_step(records))
     process, noise = predictor.noises(system)
+    process = process.followed_by(list(walks.values()))
     noise = _default_noise(noise, system, process, objective)
     _check_by_record(system, guess, fixed, len(records))
     _check_names(system, guess, fixed, process, noise, objective)
@@ -115,6 +124,12 @@ def set_up(
     # A state that is an unknown has no distribution beside it: it would be uncertain twice.
     default = np.where(unknown, 0.0, default)
     roots = covariance_roots(system, initial.P0, default)
+    if walks:
+        # The value of a parameter at the first sample is one unknown of all records, and the filter is certain of it.
+        system, n = with_states_for(base, tuple(walks)), len(walks)
+        initially = initially.followed_by([{**guess, **fixed}[name] for name in walks])
+        start = initially.mean
+        unknown, roots = np.pad(unknown, ((0, 0), (0, n))), np.pad(roots, ((0, 0), (0, n), (0, n)))
     _check_weights(predictor, process, noise, roots, objective)
 
     values = {**guess, **fixed}
@@ -126,12 +141,12 @@ def set_up(
     sizes = {"process": START * states, "noise": START * _spread(outputs)}
     kalman = [("process", process, system.states), ("noise", noise, system.outputs)]
     kalman = kalman if filter.n_process else kalman[1:]
-    unknowns = _unknowns(system, guess, values, kalman, sizes, start, unknown, bounds, positional)
+    unknowns = _unknowns(system, tuple(walks), guess, values, kalman, sizes, start, unknown, bounds, positional)
     if unknowns.x.size == 0:
         raise ValueError("there is nothing to find: p_guess is empty, and neither noise nor initial states are estimated.")
     if objective == "mse" and (count := int(np.isfinite(outputs).sum())) < unknowns.x.size:
         raise ValueError(f"data has {count} measurements, fewer than the {unknowns.x.size} unknowns; use a longer record.")
-    return Setup(system, predictor, filter, unknowns, roots, initially, by_default)
+    return Setup(system, base, tuple(walks), predictor, filter, unknowns, roots, initially, by_default)
 
 
 def refined(setup: Setup, x: np.ndarray) -> Setup | None:
@@ -296,6 +311,7 @@ def _filter(
 
 def _unknowns(
     system: System,
+    walks: tuple[str, ...],
     guess: Mapping[str, float],
     values: Mapping[str, float],
     noises: Sequence[tuple[str, Noise, Sequence[str]]],
@@ -315,14 +331,15 @@ def _unknowns(
     shown: dict[str, tuple[int, float]] = {}
     for label, of, channels in noises:
         for i, entry in enumerate(of.entries):
-            name = f"{label}_{channels[i]}" if not of.full else ""
+            channel = of.channel(i)
+            name = "" if channel is None else f"{label}_{channels[channel]}"
             if isinstance(entry, str):
                 if entry == ESTIMATE:
                     if name in index:
                         raise ValueError(f"p_guess has {name!r}, which is what an estimated standard deviation is called here.")
                     index[name] = len(names)
                     names.append(name)
-                    x.append(float(sizes[label][i]))
+                    x.append(float(sizes[label][channel]))
                     positive.append(True)
                     entry = name
                 slots.append((len(params), index[entry]))
@@ -334,6 +351,7 @@ def _unknowns(
                     shown[name] = -1, entry
     places = np.argwhere(estimate)
     at = [len(names) + i for i in range(len(places))]
+    shared = [(r, system.states.index(w), index[w]) for w in walks if w in index for r in range(len(x0))]
     many = len(x0) > 1
     names += [f"x0[{r}].{system.states[i]}" if many else f"x0.{system.states[i]}" for r, i in places]
     x += [float(x0[r, i]) for r, i in places]
@@ -346,8 +364,11 @@ def _unknowns(
         np.array([s for s, _ in slots], dtype=int),
         np.array([u for _, u in slots], dtype=int),
         x0,
-        (places[:, 0], places[:, 1]),
-        np.array(at, dtype=int),
+        (
+            np.array([*places[:, 0], *(r for r, _, _ in shared)], int),
+            np.array([*places[:, 1], *(i for _, i, _ in shared)], int),
+        ),
+        np.array([*at, *(source for _, _, source in shared)], dtype=int),
         np.array(positive, dtype=bool),
     )
     return Unknowns(layout, np.array(x, dtype=float), lower, upper, len(guess), shown)

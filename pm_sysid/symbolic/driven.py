@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -15,7 +16,7 @@ from pm_sysid.arguments import among, shown
 from pm_sysid.symbolic.names import Names
 from pm_sysid.symbolic.processes import Kind, Process
 from pm_sysid.symbolic.scalars import Scalar, add, dot, simplify, substitute, symbols, untraced
-from pm_sysid.symbolic.system import System
+from pm_sysid.symbolic.system import System, expressions
 
 
 class Latent(NamedTuple):
@@ -135,6 +136,45 @@ def _driven(system: System, spec: Sequence[tuple[str, Any, Kind]]) -> System:
         for cached in ("time_varying", "output_chains"):
             made.__dict__.pop(cached, None)
     return mean
+
+
+@lru_cache(maxsize=64)
+def with_states_for(system: System, names: tuple[str, ...]) -> System:
+    """A system in which some scalar parameters are states that stand still, after its own: what moves them is process noise.
+
+    Raises
+    ------
+    ValueError
+        If an expression that is evaluated once a parameter set depends on one of them.
+    """
+    for name in names:
+        _check_drift(system, name)
+    states, params = tuple(system.states.shapes), tuple(system.params.shapes)
+    States, Params = namedtuple("x", states), namedtuple("p", params)  # type: ignore[misc]
+
+    def of_states(x: Any) -> Any:
+        """States, or their rates, as the user's functions know them."""
+        return States(*(getattr(x, s) for s in states))
+
+    def of_params(x: Any, p: Any) -> Any:
+        """Parameters as the user's functions know them."""
+        return Params(*(getattr(x if s in names else p, s) for s in params))
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> Any:
+        assert system.dynamics is not None
+        rates, still = system.dynamics(t, of_states(x), u, of_params(x, p)), dict.fromkeys(names, 0.0)
+        return {**rates, **still} if isinstance(rates, Mapping) else (*expressions("dynamics", rates), *still.values())
+
+    def observe(t: Any, x: Any, dx: Any, u: Any, p: Any) -> Any:
+        return system.observe(t, of_states(x), of_states(dx), u, of_params(x, p))
+
+    return System(
+        dynamics,
+        states=system.states.shapes | dict.fromkeys(names, ()),
+        inputs=system.inputs.shapes,
+        params={name: shape for name, shape in system.params.shapes.items() if name not in names},
+        observe=observe,
+    )
 
 
 def _check_relations(system: System, replaced: Mapping[Variable, Scalar]) -> None:

@@ -234,7 +234,7 @@ class System:
                     "return one entry for each state."
                 )
             result = [result[s] for s in shapes]
-        arrays = self._lower("dynamics", names, _expressions("dynamics", result), flat)
+        arrays = self._lower("dynamics", names, expressions("dynamics", result), flat)
         if not self.states.scalar:
             _check_shapes(arrays, shapes)
         f = [e for a in arrays for e in a.ravel()]
@@ -252,7 +252,7 @@ class System:
         if isinstance(result, Mapping):
             labels = checked_names("the outputs of observe", list(result))
             result = list(result.values())
-        arrays = self._lower("observe", names, _expressions("observe", result), flat)
+        arrays = self._lower("observe", names, expressions("observe", result), flat)
         g = tuple(e for a in arrays for e in a.ravel())
         if not g:
             raise ValueError("observe returned nothing; return at least one output, such as x.z.")
@@ -265,7 +265,7 @@ class System:
         flat, result = self._call("relations", relations, names)
         labels = list(map(str, result)) if isinstance(result, Mapping) else None
         result = list(result.values()) if isinstance(result, Mapping) else result
-        arrays = self._lower("relations", names, _expressions("relations", result), flat)
+        arrays = self._lower("relations", names, expressions("relations", result), flat)
         labels = labels if labels is not None and all(a.ndim == 0 for a in arrays) else None
         found = tuple(e for a in arrays for e in a.ravel())
         if not found:
@@ -419,7 +419,7 @@ class System:
         return "\n".join(lines)
 
 
-def _expressions(what: str, result: Any) -> list[Any]:
+def expressions(what: str, result: Any) -> list[Any]:
     """What a user function returned, as a list of expressions."""
     if isinstance(result, np.ndarray):
         result = list(result.ravel())

@@ -42,11 +42,6 @@ def call(**changes: Any) -> Any:
             TypeError,
             "latent is an argument of ODEFilter.*make the force a state",
         ),
-        (
-            {"varying": {"k": sid.RandomWalk(scale=1.0)}},
-            TypeError,
-            "varying is an argument.*a state of the system with the rate 0",
-        ),
         ({"coloured": {"y": sid.OU(scale=1.0, length=1.0)}}, TypeError, "coloured is an argument.*which observe adds"),
         ({"limits": (None, 1.0)}, TypeError, r"limits is an argument.*as missing \(NaN\)"),
         ({"noise": 0.1}, TypeError, "noise is an argument of ODEFilter.*that of the predictor"),
