@@ -462,6 +462,39 @@ def spike(width: float = 0.03) -> Problem:
     return Problem("spike", model, Answer({"x": [mean] * 2}, {"x": [sd] * 2}, log_evidence=evidence, source="quadrature"))
 
 
+def fast_rate(seed: int = 0, substeps: Any = "auto") -> Problem:
+    """A level that has filled before the second sample: its rate is known from below only, and may be stiff."""
+    t = np.arange(5.0)
+    y = 1 + 0.1 * np.random.default_rng(seed).standard_normal(t.size)
+    y[0] = 0.03
+    system = sid.System(lambda t, x, u, p: p.k * (1 - x.l), states=("l",), params=("k",), observe=lambda t, x, dx, u, p: x.l)
+    with pm.Model() as model:
+        log_k = pm.Normal("log_k", 1.0, 1.5)
+        _filter("y", system, sid.TimeSeries(t, None, y), {"k": pt.exp(log_k)}, noise=0.1, x0=0.0, substeps=substeps)
+    grid = np.linspace(-8, 12, 20_001)
+    level = -np.expm1(-np.exp(grid)[:, None] * t)
+    density = norm.logpdf(grid, 1.0, 1.5) + norm.logpdf(y, level, 0.1).sum(axis=1)
+    mean, sd, evidence = _moments(density, [grid], {"log_k": grid})
+    return Problem("fast_rate", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
+def three_squares() -> Problem:
+    """Squares of three unknowns that are probably positive: three of the eight modes hold a thirty-fifth each."""
+    y = np.array([1.0, 1.05, 0.98])
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.87, 0.7, shape=3)
+        pm.Normal("y", x**2, 0.05, observed=y)
+    grid = np.linspace(-2, 2, 40_001)
+    parts = [_moments(norm.logpdf(grid, 0.87, 0.7) + norm.logpdf(v, grid**2, 0.05), [grid], {"x": grid}) for v in y]
+    answer = Answer(
+        {"x": [mean["x"] for mean, _, _ in parts]},
+        {"x": [sd["x"] for _, sd, _ in parts]},
+        log_evidence=float(sum(evidence for *_, evidence in parts)),
+        source="quadrature",
+    )
+    return Problem("three_squares", model, answer)
+
+
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "lotka_volterra": lotka_volterra,
     "fitzhugh_nagumo": fitzhugh_nagumo,
@@ -481,6 +514,8 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "frequency": frequency,
     "sphere": sphere,
     "spike": spike,
+    "fast_rate": fast_rate,
+    "three_squares": three_squares,
 }
 
 

@@ -39,7 +39,6 @@ from pm_sysid.solve.substeps import (
 )
 from pm_sysid.steps.grid import StepGrid
 from pm_sysid.steps.integrate import Method, method_inputs, run_batch
-from pm_sysid.steps.rk4 import rk4_inputs
 
 #: A log-likelihood may move by this much when the substeps are doubled.
 LOGLIK_TOLERANCE = 0.1
@@ -51,6 +50,10 @@ MOST_SAMPLES = 20_000
 DRAWS, RUN_STEPS, RANKED_SAMPLES = 512, 8, 2_000
 #: The draws that come nearest to the record, at which the steps are judged: at least two, fewer for long records.
 NEAREST = 8
+#: Draws explain a record as well as the nearest one if their log-likelihood is lower by at most this.
+AS_WELL = 2.0
+#: Draws that explicit runs have lost, of which the fastest decays are looked at.
+LOOKED_AT = 4
 #: Times that a record moves more than half of these runs, and than 95 % of them, from which on it is said; a run that moves
 #: less than this share of the record stands still.
 FAR_FROM_HALF, FAR_FROM_MOST, STILL = 20.0, 7.0, 1e-8
@@ -268,16 +271,21 @@ class Nearness(NamedTuple):
 
 
 def nearness(
-    problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns], grids: Sequence[StepGrid] | None = None
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    at: Sequence[Unknowns],
+    grids: Sequence[StepGrid] | None = None,
+    run_steps: int = RUN_STEPS,
+    method: Method = "rk4",
 ) -> Nearness:
-    """Free runs at points of a prior, compared with records."""
+    """Free runs at points of a prior, by equal steps or implicit ones on ``grids``, compared with records."""
     shape = len(at), len(problem.system.g)
     squares, measured = np.zeros(shape), np.zeros(shape[1])
     spread, moved = np.zeros((2, *shape)), np.zeros((2, 1, shape[1]))  # over the records, and over their second halves
     for r, record in enumerate(records if grids else shortened(records, RANKED_SAMPLES)):
         theta, start, y = parameter_sets(at, r), np.array([u.x0[r] for u in at], dtype=float), record.output_matrix
         if grids is None:
-            runs = run_batch(problem.system, theta, start, rk4_inputs(record, RUN_STEPS))
+            runs = run_batch(problem.system, theta, start, method_inputs(record, run_steps, method), method=method)
         else:
             runs = run_batch(problem.system, theta, start, method_inputs(record, grids[r], "implicit"), method="implicit")
         late = np.arange(len(y))[:, None] >= len(y) // 2
@@ -327,13 +335,14 @@ def nearest_unknowns(
     model: pm.Model | None,
     grids: Sequence[StepGrid] | None = None,
     name: str = "",
+    draws: list[Unknowns] | None = None,
 ) -> tuple[list[Unknowns], str]:
     """Points of a prior that can explain records: of many draws and the initial point, the few that come nearest.
 
     The middle of a prior is where nothing was measured: there, a relaxation oscillator may not oscillate at all, and a
     population may die out.
 
-    With ``grids`` the free runs take implicit steps on them.
+    With ``grids`` the free runs take implicit steps on them; ``draws`` are those of the prior, if there are any yet.
 
     Returns
     -------
@@ -344,15 +353,15 @@ def nearest_unknowns(
         What they are, in words.
     """
     initial = Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
-    free = set() if model is None else set(model.free_RVs) & set(ancestors([pt.as_tensor_variable(v) for v in unknowns]))
+    free = set() if model is None else _free_of(unknowns, model)
     if model is None or not free:
         return consistent_points(problem, records, [initial]), "at the values given"
-    draws = drawn_unknowns(unknowns, model, DRAWS)
+    draws = drawn_unknowns(unknowns, model, DRAWS) if draws is None else draws
     points = consistent_points(problem, records, [initial, *draws])
     near, swing = nearness(problem, records, points, grids)
     warn_of_other_units(records, swing, name)
     few = int(np.clip(2 * MOST_SAMPLES // max(sum(len(r) for r in records), 1), 2, NEAREST))
-    best = [int(i) for i in np.argsort(-near, kind="stable")[:few] if np.isfinite(near[i])]
+    best = _far_apart(near, points, few)
     where = f"at the {len(best)} of {len(draws)} prior draws that come nearest to the record"
     if not draws or not best:
         best, where = [0], "at the model's initial point"
@@ -363,6 +372,46 @@ def nearest_unknowns(
         noise[..., : len(level)] = np.minimum(noise[..., : len(level)], level)
         points = [point._replace(noise=noise) for point in points]
     return points, where
+
+
+def _free_of(unknowns: Unknowns, model: pm.Model) -> set[Any]:
+    """Free variables of a model that unknowns depend on."""
+    return set(model.free_RVs) & set(ancestors([pt.as_tensor_variable(v) for v in unknowns]))
+
+
+def _far_apart(near: np.ndarray, points: Sequence[Unknowns], few: int) -> list[int]:
+    """The few points that come nearest; if more than these come as near, half of them are such that lie far from each other.
+
+    Where many values of a parameter explain a record, the nearest ones may all lie on one side, and the steps that do for them
+    may fail for the others, which would then seem to explain nothing.
+    """
+    order = [int(i) for i in np.argsort(-near, kind="stable") if np.isfinite(near[i])]
+    as_well = [i for i in order if near[i] >= near[order[0]] - AS_WELL] if order else []
+    if len(as_well) <= few:
+        return order[:few]
+    values = np.array([np.concatenate([np.ravel(points[i].params), np.ravel(points[i].x0)]) for i in as_well])
+    ranks = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
+    ranks = np.where(np.ptp(values, axis=0) > 0, ranks, 0)
+    picked = list(range(few - few // 2))
+    while len(picked) < few:
+        distance = np.min([np.sum((ranks - ranks[p]) ** 2, axis=1) for p in picked], axis=0)
+        picked.append(int(np.argmax(distance)))
+    return [as_well[p] for p in picked]
+
+
+def _lost_to_stiffness(problem: Problem, records: Sequence[TimeSeries], draws: Sequence[Unknowns]) -> bool:
+    """Whether some draws of a prior explain records as well as others do, but are too stiff for explicit runs to say so."""
+    if not draws or not problem.may_follow or sum(len(r) for r in records) > MOST_GRADED:
+        return False
+    points = consistent_points(problem, records, draws)
+    with np.errstate(all="ignore"):
+        near, finer = (nearness(problem, records, points, run_steps=n)[0] for n in (RUN_STEPS, 2 * RUN_STEPS))
+        unresolved = np.flatnonzero(~(np.abs(near - finer) < 1.0) & ~(finer > finer.max() - AS_WELL))
+    looked_at = unresolved[:: max(1, len(unresolved) // LOOKED_AT)]
+    if not any(_stiff(problem, records, points[i]) for i in looked_at):
+        return False
+    implicit, _ = nearness(problem, records, [points[i] for i in unresolved], run_steps=RUN_STEPS, method="implicit")
+    return bool(np.any(implicit > finer.max() - AS_WELL))
 
 
 def filter_substeps(
@@ -395,7 +444,10 @@ def filter_substeps(
         return StepChoice(1 if substeps == "auto" else substeps, substeps, "nowhere, for a single sample", 0.0, True)
     if any(map(uneven, records)) and (found := follow()) and found.settled:
         return found
-    at, where = nearest_unknowns(problem, records, unknowns, model, name=name)
+    draws = [] if model is None or not _free_of(unknowns, model) else drawn_unknowns(unknowns, model, DRAWS)
+    if substeps == "auto" and graded and _lost_to_stiffness(problem, records, draws) and (found := follow()) and found.settled:
+        return found
+    at, where = nearest_unknowns(problem, records, unknowns, model, name=name, draws=draws)
     few = shortened(records, MOST_SAMPLES)
     scale = sum(len(r) for r in records) / sum(len(r) for r in few)
     missing = np.isnan(np.concatenate([r.output_matrix for r in few]))
@@ -448,7 +500,7 @@ def _graded_choice(
     if first is None:
         return None
     at, where = nearest_unknowns(problem, records, unknowns, model, first)
-    if not (any(map(uneven, records)) or any(_stiff(problem, records, point) for point in at[:FOLLOWED])):
+    if not (any(map(uneven, records)) or any(_stiff(problem, records, point) for point in at)):
         return None
     return following_steps(problem, records, at, where, name, unsettled=True)
 

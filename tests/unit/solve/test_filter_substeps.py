@@ -10,11 +10,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy.stats import norm
 
 import pm_sysid as sid
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.solve.filter_graph import Unknowns
-from pm_sysid.solve.filter_substeps import LogLikelihoodCriterion, nearest_unknowns
+from pm_sysid.solve.filter_substeps import LogLikelihoodCriterion, _far_apart, nearest_unknowns
 from pm_sysid.solve.substeps import Criterion, settled_substeps
 
 HARE = [30, 47.2, 70.2, 77.4, 36.3, 20.6, 18.1, 21.4, 22, 25.4, 27.1, 40.3, 57, 76.6, 52.3, 19.5, 11.2, 7.6, 14.6, 16.2, 24.7]
@@ -202,3 +203,31 @@ def test_what_does_not_settle_is_said() -> None:
         assert settled_substeps(Table(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), "auto") == (64, 1.0)
     with pytest.warns(sid.SubstepWarning, match="2 are too few"):
         assert settled_substeps(Table(1.0, 2.0, 3.0), 2) == (2, 1.0)
+
+
+@pytest.mark.parametrize("prior", [lambda: pm.HalfCauchy("k", 1.0), lambda: pm.LogNormal("k", 1.0, 1.5)])
+def test_a_rate_that_is_known_from_below_alone_gets_steps_for_all_that_explain_the_record(prior) -> None:
+    """The nearest draws are slow; explicit runs of the fast ones, which explain as much, are lost."""
+    t = np.arange(5.0)
+    y = np.array([0.03, 0.99, 1.06, 1.01, 0.95])
+    filling = sid.System(lambda t, x, u, p: p.k * (1 - x.l), states=("l",), params=("k",), observe=lambda t, x, dx, u, p: x.l)
+    with pm.Model() as model:
+        sid.ODEFilter("y", filling, sid.TimeSeries(t, None, y), {"k": prior()}, noise=0.1, x0=0.0)
+    choice, rates = filter_view("y", model).op.grid.choice, np.exp(np.arange(-1.0, 9.0))
+    assert choice.follows and choice.settled
+    target = sid.Target(model)
+    found = target.log_likelihood(target.unconstrained({"k": rates}))
+    exact = norm.logpdf(y, -np.expm1(-rates[:, None] * t), 0.1).sum(axis=1)
+    np.testing.assert_allclose(found, exact, atol=0.02)
+
+
+def test_points_that_come_as_near_are_taken_far_apart() -> None:
+    def points(rates: Any) -> list[Unknowns]:
+        return [Unknowns(np.array([r]), np.zeros((1, 1)), np.zeros((1, 1)), np.ones(1), np.ones(1)) for r in rates]
+
+    rates = np.array([1.0, 1.1, 1.2, 1.3, 2.0, 5.0, 80.0, 1e6])
+    near = np.array([0.0, -0.1, -0.2, -0.3, -0.5, -1.0, -1.9, -7.0])
+    picked = _far_apart(near, points(rates), 4)
+    assert picked[:2] == [0, 1] and set(picked[2:]) == {6, 3} and 7 not in picked
+    assert _far_apart(near - 3 * np.arange(8), points(rates), 4) == [0, 1, 2, 3]  # none comes as near as the first
+    assert _far_apart(np.full(8, -np.inf), points(rates), 4) == []
