@@ -25,6 +25,7 @@ from pm_sysid.likelihood.mode import SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state, not_checkable
 from pm_sysid.progress import compiling, drawable, progress_bar
+from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
 from pm_sysid.sampling.smc.sample_ibis import sample_ibis
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
@@ -67,7 +68,8 @@ def sample(
       in batches, and there is an evidence;
     - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
     - where there are several modes, constraints (potentials) or no single clear maximum, by :func:`sample_ibis`, and likewise
-      where the chains of NUTS do not mix.
+      where the chains of NUTS do not mix. The shares of several modes are checked by weighted draws around each of them; where
+      the sequential draws have others, the weighted ones take their place.
 
     Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
     marginalisation costs. Every choice is logged, and kept in the attributes of the result with a verdict.
@@ -151,7 +153,7 @@ class _Run:
         self.random_seed, self.progressbar = random_seed, progressbar
         self.begun, self.choices = time.perf_counter(), list[str]()
         self.mode: Mode | None = None
-        self.trouble = self.steps_trouble = ""
+        self.trouble = self.steps_trouble = self.lost = ""
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -278,6 +280,41 @@ class _Run:
         return idata
 
     def _ibis(self) -> xr.DataTree:
+        return self._with_all_modes(self._sequential())
+
+    def _with_all_modes(self, idata: xr.DataTree) -> xr.DataTree:
+        """Draws of a sequential run, or such as hold the modes that the search has found by their shares, where it did not."""
+        self.lost = ""
+        if self.mode is None:
+            return idata
+        shares = self.mode.shares
+        known = [k for k, m in enumerate(self.mode.modes) if shares[k] > SECOND_MODE and m.covariance is not None]
+        if len(known) < 2 or self.mode.point.size > FEW_UNKNOWNS:
+            return idata
+        posterior, target, rng = group(idata, "posterior"), Target(self.model), np.random.default_rng(self.random_seed)
+        chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
+        values = {v.name: posterior[v.name].values for v in self.model.free_RVs}
+        x = target.unconstrained({name: v.reshape(chains * draws, *v.shape[2:]) for name, v in values.items()})
+        points = np.array([self.mode.modes[k].point for k in known])
+        covariances = np.array([self.mode.modes[k].covariance for k in known])
+        found = across_modes(target, x, points, covariances, shares[known], rng)
+        if found is None:
+            if empty := [k for k, near in zip(known, draws_near(x, points, covariances), strict=True) if not near]:
+                least = 100 * float(np.sum(shares[empty]))
+                self.lost = f"No draw is near modes that hold about {least:.2g} % of the posterior (Laplace's approximation)."
+            return idata
+        if not self.model.potentials:  # whose prior mass is not one
+            away = abs(found.estimate.value - log_evidence(idata).value) * np.sqrt(chains)
+            statistics = stages(idata)
+            statistics.attrs["chains_sd"] = max(away, float(statistics.attrs.get("chains_sd", 0.0)))
+            idata["sample_stats"] = xr.DataTree(statistics)
+        if found.moved(x):
+            held = target.coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
+            idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
+            self.say("the draws are taken around the modes, since those of the sequential run hold other shares of them")
+        return idata
+
+    def _sequential(self) -> xr.DataTree:
         return sample_ibis(
             max(self.draws, 20 * self.chains),
             model=self.model,
@@ -315,6 +352,8 @@ class _Run:
         if method != "ibis" and self.mode is not None and np.sum(self.mode.shares > SECOND_MODE) > 1:
             stays = "NUTS stays in the one it starts in" if method == "nuts" else "the proposals stay around the best one"
             reasons.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
+        if self.lost:
+            reasons.append(self.lost)
         if method != "ibis" and self.trouble:
             reasons.append(self.trouble)
         if self.steps_trouble and (method == "ibis" or self.steps_trouble not in self.trouble):

@@ -62,6 +62,8 @@ class LocalMode:
         larger number has more of the posterior, whatever their heights. NaN where the curvature is not that of a maximum.
     searches : int
         How many searches led there.
+    covariance : numpy.ndarray, shape (n, n), optional
+        Inverse of the negative Hessian there; None where it is not that of a maximum.
     """
 
     initvals: dict[str, np.ndarray]
@@ -69,6 +71,7 @@ class LocalMode:
     logp: float
     log_evidence: float
     searches: int
+    covariance: np.ndarray | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -489,7 +492,14 @@ def _result(hunt: Hunt, interrupted: bool) -> Mode:
     elif hunt.searches > 1 or hunt.remarks:
         _log.info("find_mode: %s.", words)
     local = tuple(
-        LocalMode(hunt.functions.free(p.point), p.point, -p.value, p.log_evidence, p.searches)
+        LocalMode(
+            hunt.functions.free(p.point),
+            p.point,
+            -p.value,
+            p.log_evidence,
+            p.searches,
+            p.covariance if np.isfinite(p.log_evidence) else None,
+        )
         for p in [best, *(p for p in maxima if p is not best)]
     )
     message = f"{words}; it {complaint}" if complaint else words

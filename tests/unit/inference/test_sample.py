@@ -56,6 +56,23 @@ def test_sequential_sampling_where_there_are_several() -> None:
     assert sid.log_evidence(idata).doubt == ""
 
 
+def test_modes_that_hold_little_have_their_shares() -> None:
+    """Squares of three unknowns: each is negative with a probability of 3 %, which sequential draws alone know badly."""
+    y = np.array([1.0, 1.05, 0.98])
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.87, 0.7, shape=3)
+        pm.Normal("y", x**2, 0.05, observed=y)
+    grid = np.linspace(-2, 2, 40_001)[:, None]
+    density = np.exp(-0.5 * ((grid - 0.87) / 0.7) ** 2 - 0.5 * ((y - grid**2) / 0.05) ** 2)
+    negative = np.sum(density * (grid < 0), axis=0) / np.sum(density, axis=0)
+    idata = sid.sample(model, 1000, **QUIET | {"chains": 4, "random_seed": 13})
+    assert idata.attrs["method"] == "ibis" and "draws are taken around the modes" in idata.attrs["choices"]
+    np.testing.assert_allclose((idata.posterior["x"] < 0).mean(("chain", "draw")), negative, rtol=0.12)
+    found = sid.log_evidence(idata)
+    constants = np.sum(density, axis=0) * 1e-4 / (2 * np.pi * 0.7 * 0.05)
+    assert found.value == pytest.approx(float(np.log(constants).sum()), abs=3 * found.error)
+
+
 def test_nuts_by_order_says_that_there_is_another_mode() -> None:
     with pytest.warns(UserWarning, match="There are 2 modes, and NUTS stays in the one it starts in"):
         idata = sid.sample(two_modes(), 300, method="nuts", **QUIET)

@@ -1,0 +1,123 @@
+"""Shares of known modes by draws around each: what a sequential run's particles can have lost, or hold too little of.
+
+A mode that the first samples leave little of is kept by few particles, and its share in the end is known as well as these few
+tell. Where a global search has found the modes, draws around each of them, and around the particles, give the shares with an
+error that does not depend on the way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from pm_sysid.likelihood.target import Target
+from pm_sysid.sampling.smc.evidence import Estimate, importance
+from pm_sysid.sampling.smc.proposals import Mixture
+from pm_sysid.sampling.smc.resampling import normalised, systematic
+
+#: Draws of a proposal for each draw that is wanted, most of them in all, and rounds of proposals.
+EACH, MOST, ROUNDS = 8, 40_000, 3
+#: Part of the proposals that begin at the modes, each mode's least part of these, and how much wider than Laplace's they are.
+AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
+#: Degrees of freedom of the proposals, and effective share of their draws with which they are good enough.
+FREEDOM, EFFECTIVE = 5.0, 0.1
+#: Standard deviations that a mean, and shares that a standard deviation may be off, without the draws being replaced.
+SHIFTED, SCALED = 0.1, 0.1
+
+
+class AcrossModes(NamedTuple):
+    """Weighted draws around modes and particles.
+
+    Attributes
+    ----------
+    x : array, shape (M, d)
+    log_weights : array, shape (M,)
+    region : array of int, shape (M,)
+        Component of the proposals that each most likely came from.
+    estimate : Estimate
+        Of the normalising constant of prior times likelihood.
+    """
+
+    x: np.ndarray
+    log_weights: np.ndarray
+    region: np.ndarray
+    estimate: Estimate
+
+    def moved(self, draws: np.ndarray) -> bool:
+        """Whether means or standard deviations of draws (N, d) are others than those of the weighted draws."""
+        weights = normalised(self.log_weights)
+        mean = weights @ self.x
+        sd = np.sqrt(weights @ (self.x - mean) ** 2)
+        off = np.abs(draws.mean(axis=0) - mean) > SHIFTED * sd
+        return bool(np.any(off | (np.abs(draws.std(axis=0) - sd) > SCALED * sd)))
+
+    def resampled(self, chains: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws (chains, draws, d) that count alike, of each region as many as it holds; no two chains share a draw."""
+        order, total = rng.permutation(len(self.x)), normalised(self.log_weights)
+        of_region = np.bincount(self.region, total)
+        found = []
+        for own in np.array_split(order, chains):
+            own = own[np.argsort(self.region[own], kind="stable")]
+            # The regions' shares by all draws: those of one chain's alone would vary more.
+            here = np.bincount(self.region[own], total[own], len(of_region))
+            weights = total[own] * (of_region / np.where(here > 0, here, 1.0))[self.region[own]]
+            picked = own[systematic(weights / weights.sum(), draws, rng)]
+            found.append(self.x[rng.permutation(picked)])
+        return np.array(found)
+
+
+def draws_near(draws: np.ndarray, points: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    """Number of draws (N, d) near each mode: nearer than all but one in a thousand of its Laplace approximation."""
+    limit, counts = scipy.stats.chi2.ppf(0.999, draws.shape[1]), []
+    for point, covariance in zip(points, covariances, strict=True):
+        z = np.linalg.solve(np.linalg.cholesky(covariance), (draws - point).T)
+        counts.append(int(np.sum(np.sum(z**2, axis=0) < limit)))
+    return np.array(counts)
+
+
+def across_modes(
+    target: Target,
+    draws: np.ndarray,
+    points: np.ndarray,
+    covariances: np.ndarray,
+    shares: np.ndarray,
+    rng: np.random.Generator,
+) -> AcrossModes | None:
+    """Weighted draws from a mixture about modes and particles; None where they do not fit the posterior.
+
+    Parameters
+    ----------
+    target : Target
+    draws : array, shape (N, d)
+        Particles of a sequential run, in unconstrained space.
+    points, covariances : arrays, shapes (modes, d) and (modes, d, d)
+        Modes and the inverses of the negative Hessians there.
+    shares : array, shape (modes,)
+        Of the posterior, roughly.
+    rng : numpy.random.Generator
+    """
+    count = min(EACH * len(draws), MOST)
+    x, weights = draws, np.full(len(draws), 1 / len(draws))
+    about = np.maximum(shares, LEAST)
+    roots = WIDER * np.linalg.cholesky(covariances)
+    for _ in range(ROUNDS):
+        around = Mixture.fit(x, weights, FREEDOM, rng)
+        proposal = Mixture(
+            np.concatenate([AT_MODES * about / about.sum(), (1 - AT_MODES) * around.shares]),
+            np.concatenate([points, around.means]),
+            np.concatenate([roots, around.roots]),
+            FREEDOM,
+        )
+        x = proposal.draw(count, rng)
+        log_target = target.log_prior(x) + target.log_likelihood(x)
+        ratio = np.where(np.isnan(log_target), -np.inf, log_target) - proposal.logpdf(x)
+        estimate = importance(ratio)
+        if not np.isfinite(estimate.value):
+            return None
+        if estimate.believable and estimate.efficiency >= EFFECTIVE:
+            return AcrossModes(x, ratio, proposal.nearest(x), estimate)
+        picked = systematic(normalised(ratio), min(len(draws), 2000), rng)
+        x, weights = np.concatenate([draws, x[picked]]), np.full(len(draws) + len(picked), 1 / (len(draws) + len(picked)))
+    return None
