@@ -677,6 +677,25 @@ def latent(found: Mapping[str, Any]) -> str:
     return text + table(["model", *next(iter(found["parameters"].values()))], rows)
 
 
+def tank_inflow(found: Mapping[str, Any]) -> str:
+    """What an inflow that nobody recorded explains, and what it does to free runs."""
+    rows = [
+        [
+            law if where == "no inflow" else "",
+            where if one["success"] else f"{where} (no optimum found)",
+            f"{one['log-likelihood']:.0f}",
+            f"{one['training']:.3f}",
+            f"{one['test']:.3f}",
+            f"{100 * one['coverage']:.0f} %",
+            f"{one['half width']:.2f}",
+        ]
+        for law, by_place in found.items()
+        for where, one in by_place.items()
+    ]
+    header = ["law", "inflow", "log-likelihood", "training (V)", "test (V)", "in the 90 % band", "half of its width (V)"]
+    return table(header, rows)
+
+
 def emps_forces(found: Mapping[str, Any]) -> str:
     """Whether both records of EMPS agree on the parameters, and how far runs are from them."""
     rows = []
@@ -926,6 +945,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         stiff_posteriors,
     ),
     ("Benchmark: public boards", "benchmarks/boards.py", "benchmarks/results/boards.json", "boards.md", boards),
+    (
+        "Benchmark: tanks with an unknown inflow",
+        "benchmarks/tank_inflow.py",
+        "benchmarks/results/tank_inflow.json",
+        "boards.md",
+        tank_inflow,
+    ),
     ("Benchmark: simulations", "benchmarks/simulator.py", "benchmarks/results/simulator.json", "piecewise.md", simulator),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import xarray as xr
 
 from pm_sysid.arguments import among, count, shown, whole
 from pm_sysid.idata import points_of, posterior_of
+from pm_sysid.likelihood.beyond_draws import FEWEST, WALL, BeyondDraws, Wall
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
 from pm_sysid.records.timeseries import TimeSeries
@@ -29,14 +30,14 @@ from pm_sysid.solve.filter_substeps import (
     following_steps,
     on_grids,
 )
-from pm_sysid.solve.substeps import LIMIT, StepChoice, in_words, settled_substeps, warn
+from pm_sysid.solve.substeps import LIMIT, MOST, StepChoice, in_words, settled_substeps, warn
 
 #: Samples, summed over the points, for which a log-likelihood is computed: fewer points for long records, but at least one.
 MOST_EVALUATED = 400_000
 #: About how many of the points tell what steps of their own would say.
 OWN = 4
 #: How much farther from the mean the likelihood is looked at for a wall, and a change of it in nats that is one.
-FARTHER, WALL = 3.0, 1.0
+FARTHER, STEEP = 3.0, 1.0
 #: A number of steps has to do for this share of the points given.
 SHARE = 0.9
 
@@ -181,6 +182,57 @@ def _settle(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]
         if choice.replaces(view.op.grid.choice):
             _put(view, choice)
         view.op.grid.choice = choice
+    if len(rows) >= FEWEST:
+        _settle_beyond(views, rows, where)
+
+
+def wall_beyond(
+    views: Mapping[str, FilterView], judged: Collection[str], rows: Sequence[Sequence[np.ndarray]]
+) -> Callable[[], Wall | None]:
+    """What looks for a wall beyond draws that finer steps of some filters move, by the steps that they have at each call."""
+    samples = sum(len(r) for v in views.values() for r in _records(v))
+    look = BeyondDraws(next(iter(views.values())).model, views, rows, MOST_EVALUATED // max(samples, 1))
+    return lambda: look.wall(lambda name, at, factor: _values(views[name], at, factor if name in judged else 1))
+
+
+def stands_for_error(view: FilterView) -> bool:
+    """Whether a filter's diffusion is no more than its integration error, so that its likelihood settles with more steps."""
+    return not view.op.grid.choice.grids and _finds_diffusion(view) and len(view.measured()) > 1
+
+
+def _settle_beyond(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]], where: str) -> None:
+    """Take more equal steps while finer ones allow parameters beyond draws that the present ones rule out.
+
+    Diffusions of the user's are left alone: the likelihood then depends on the number of steps by intent.
+    """
+    judged = [name for name, view in views.items() if stands_for_error(view)]
+    if not judged:
+        return
+    look = wall_beyond(views, judged, rows)
+    while (wall := look()) is not None:
+        behind = [n for n in judged if wall.finer[n] > WALL / 2]
+        taken = False
+        for name in behind:
+            choice = views[name].op.grid.choice
+            if choice.asked == "auto" and 2 * choice.substeps <= MOST:
+                more = replace(choice, substeps=2 * choice.substeps, where=f"{where} and beyond")
+                _put(views[name], more)
+                taken = True
+        if not taken:
+            counts = ", ".join(f"{views[n].op.grid.choice.substeps} steps a sample of {n!r}" for n in behind)
+            warn(
+                f"With {counts or 'these steps'} a part of the posterior is ruled out: {wall.words} Take more substeps, or "
+                "narrow the priors."
+            )
+            return
+
+
+def _values(view: FilterView, rows: Sequence[Sequence[np.ndarray]], factor: int) -> np.ndarray:
+    """Log-likelihoods of a filter at values of the free variables, with ``factor`` times its steps."""
+    choice, y = view.op.grid.choice, view.measured()
+    at = unknowns_at(view, rows)
+    on = LogLikelihoodCriterion(view.problem, _records(view), at, [y] * len(at), "", SHARE, grids=choice.grids)
+    return on.value(factor * choice.substeps)
 
 
 def refined(at: Any, model: pm.Model, where: str, following: bool = False) -> bool:
@@ -381,14 +433,14 @@ def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
 
     A likelihood that a front makes fail next to the point whose solution the steps follow has a sharp maximum there, and
     refining the steps does not show it. Nor do points that were drawn from it: beyond them, at ``FARTHER`` times their distance
-    from their mean, a change by more than ``WALL`` counts.
+    from their mean, a change by more than ``STEEP`` counts.
     """
     moved = [0.0]
     points = list(zip(on.at, on.y, strict=True))[:: max(1, len(on.at) // OWN)]
     mean = Unknowns(*(np.mean([np.asarray(v, float) for v in values], axis=0) for values in zip(*on.at, strict=True)))
     for at, y in points:
         beyond = at._replace(**{k: _away(getattr(mean, k), getattr(at, k)) for k in ("params", "x0")})
-        for point, least in ((at, 0.0), (beyond, WALL)):
+        for point, least in ((at, 0.0), (beyond, STEEP)):
             here = replace(on, at=[point], y=[y])
             grids = adaptive_steps(on.problem, on.records, [point])
             own = None if grids is None else replace(here, grids=grids).value(max(substeps, LEAST))

@@ -12,8 +12,10 @@ import pytensor.tensor as pt
 
 from pm_sysid.arguments import count
 from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.likelihood.beyond_draws import FEWEST
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.likelihood.filter_steps import stands_for_error, wall_beyond
+from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.posterior.reweighting import Reweighted, reweighted
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
@@ -21,6 +23,9 @@ from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import RecordData
 from pm_sysid.solve.substeps import cut
+
+#: About how many of the draws say where the posterior is when parameters beyond them are looked at.
+LOOKED_AT = 40
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,14 +42,27 @@ class SubstepCheck(Reweighted):
         By how many posterior standard deviations the posterior mean of each parameter moves.
     ess : float
         Effective share of the draws after reweighting to the finer steps; small where the two posteriors hardly overlap.
+    beyond : str
+        Where, beyond the draws, finer steps allow parameters that the present ones rule out; empty if nowhere.
     """
 
     substeps: int
     finer: int
+    beyond: str = ""
+
+    @property
+    def level(self) -> str:
+        """``"good"``, ``"look"`` or ``"bad"``."""
+        return "bad" if self.beyond else super().level
 
     @property
     def verdict(self) -> str:
         """What it means, in a sentence."""
+        if self.beyond:
+            return (
+                f"{self.substeps} filter steps a sample rule out a part of the posterior: {self.beyond} Call "
+                f"set_substeps({self.finer}) (or build the ODEFilter with a higher order) and sample again."
+            )
         steps = f"With {self.finer} instead of {self.substeps} filter steps a sample"
         remedy = f"Call set_substeps({self.finer}) (or build the ODEFilter with a higher order) and sample again."
         return self.said(steps, "integration error", remedy)
@@ -148,4 +166,8 @@ def check_substeps(
     if not np.isfinite(before).any() or not np.isfinite(after).any():
         raise ValueError("the log-likelihood is not finite at any of the draws; does idata belong to this model and its data?")
     change = np.where(np.isfinite(before), after - before, -np.inf)
-    return SubstepCheck(*reweighted(few, change), coarse, fine)
+    wall = None
+    if data is None and len(points) >= FEWEST and stands_for_error(view):
+        views = {n: filter_view(n, model) for n in filter_names(model)}
+        wall = wall_beyond(views, [view.name], points[:: max(1, len(points) // LOOKED_AT)])()
+    return SubstepCheck(*reweighted(few, change), coarse, fine, "" if wall is None else wall.words)

@@ -336,7 +336,7 @@ def nearest_unknowns(
     grids: Sequence[StepGrid] | None = None,
     name: str = "",
     draws: list[Unknowns] | None = None,
-) -> tuple[list[Unknowns], str]:
+) -> tuple[list[Unknowns], str, bool]:
     """Points of a prior that can explain records: of many draws and the initial point, the few that come nearest.
 
     The middle of a prior is where nothing was measured: there, a relaxation oscillator may not oscillate at all, and a
@@ -351,17 +351,19 @@ def nearest_unknowns(
         hide an integration error that the data will see.
     where : str
         What they are, in words.
+    many : bool
+        Whether more points than these explain the records as well, so that each of these stands for a part of the posterior.
     """
     initial = Unknowns(*evaluate_at_initial_point([pt.as_tensor_variable(v) for v in unknowns], model))
     free = set() if model is None else _free_of(unknowns, model)
     if model is None or not free:
-        return consistent_points(problem, records, [initial]), "at the values given"
+        return consistent_points(problem, records, [initial]), "at the values given", False
     draws = drawn_unknowns(unknowns, model, DRAWS) if draws is None else draws
     points = consistent_points(problem, records, [initial, *draws])
     near, swing = nearness(problem, records, points, grids)
     warn_of_other_units(records, swing, name)
     few = int(np.clip(2 * MOST_SAMPLES // max(sum(len(r) for r in records), 1), 2, NEAREST))
-    best = _far_apart(near, points, few)
+    best, many = _far_apart(near, points, few)
     where = f"at the {len(best)} of {len(draws)} prior draws that come nearest to the record"
     if not draws or not best:
         best, where = [0], "at the model's initial point"
@@ -371,7 +373,7 @@ def nearest_unknowns(
         level = noise_level(records)
         noise[..., : len(level)] = np.minimum(noise[..., : len(level)], level)
         points = [point._replace(noise=noise) for point in points]
-    return points, where
+    return points, where, many
 
 
 def _free_of(unknowns: Unknowns, model: pm.Model) -> set[Any]:
@@ -379,8 +381,8 @@ def _free_of(unknowns: Unknowns, model: pm.Model) -> set[Any]:
     return set(model.free_RVs) & set(ancestors([pt.as_tensor_variable(v) for v in unknowns]))
 
 
-def _far_apart(near: np.ndarray, points: Sequence[Unknowns], few: int) -> list[int]:
-    """The few points that come nearest; if more than these come as near, half of them are such that lie far from each other.
+def _far_apart(near: np.ndarray, points: Sequence[Unknowns], few: int) -> tuple[list[int], bool]:
+    """The few points that come nearest; if more come as near, which is told, half of them are such that lie far apart.
 
     Where many values of a parameter explain a record, the nearest ones may all lie on one side, and the steps that do for them
     may fail for the others, which would then seem to explain nothing.
@@ -388,7 +390,7 @@ def _far_apart(near: np.ndarray, points: Sequence[Unknowns], few: int) -> list[i
     order = [int(i) for i in np.argsort(-near, kind="stable") if np.isfinite(near[i])]
     as_well = [i for i in order if near[i] >= near[order[0]] - AS_WELL] if order else []
     if len(as_well) <= few:
-        return order[:few]
+        return order[:few], False
     values = np.array([np.concatenate([np.ravel(points[i].params), np.ravel(points[i].x0)]) for i in as_well])
     ranks = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
     ranks = np.where(np.ptp(values, axis=0) > 0, ranks, 0)
@@ -396,7 +398,7 @@ def _far_apart(near: np.ndarray, points: Sequence[Unknowns], few: int) -> list[i
     while len(picked) < few:
         distance = np.min([np.sum((ranks - ranks[p]) ** 2, axis=1) for p in picked], axis=0)
         picked.append(int(np.argmax(distance)))
-    return [as_well[p] for p in picked]
+    return [as_well[p] for p in picked], True
 
 
 def _lost_to_stiffness(problem: Problem, records: Sequence[TimeSeries], draws: Sequence[Unknowns]) -> bool:
@@ -447,7 +449,7 @@ def filter_substeps(
     draws = [] if model is None or not _free_of(unknowns, model) else drawn_unknowns(unknowns, model, DRAWS)
     if substeps == "auto" and graded and _lost_to_stiffness(problem, records, draws) and (found := follow()) and found.settled:
         return found
-    at, where = nearest_unknowns(problem, records, unknowns, model, name=name, draws=draws)
+    at, where, many = nearest_unknowns(problem, records, unknowns, model, name=name, draws=draws)
     few = shortened(records, MOST_SAMPLES)
     scale = sum(len(r) for r in records) / sum(len(r) for r in few)
     missing = np.isnan(np.concatenate([r.output_matrix for r in few]))
@@ -466,15 +468,17 @@ def filter_substeps(
         )
         return StepChoice(4, "auto", where, np.nan, False)
     at, y = zip(*solved, strict=True)
-    share = SHARE if substeps == "auto" else ASKED
+    share = (1.0 if many else SHARE) if substeps == "auto" else ASKED
     criterion = LogLikelihoodCriterion(problem, few, at, y, where, share, scale, who)
     if substeps == "auto":
         chosen, error = searched_substeps(criterion)
         # A diffusion that is constant describes no solution that jumps and decays fast, and where many steps will do at these
         # draws, none may do where the decay is faster.
-        many = chosen is None or (chosen >= MANY and problem.calibrated)
-        if many and (found := follow()) and (found.settled or (chosen is None and found.error < error)):
+        costly = chosen is None or (chosen >= MANY and problem.calibrated)
+        if costly and (found := follow()) and (found.settled or (chosen is None and found.error < error)):
             return said_unsettled(found, name, problem)
+        if chosen is None and many:  # one of them may be far from what the record says in the end
+            chosen, error = searched_substeps(replace(criterion, share=SHARE))
         if chosen is None:
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
@@ -499,7 +503,7 @@ def _graded_choice(
     first = adaptive_steps(problem, records, [initial])
     if first is None:
         return None
-    at, where = nearest_unknowns(problem, records, unknowns, model, first)
+    at, where, _ = nearest_unknowns(problem, records, unknowns, model, first)
     if not (any(map(uneven, records)) or any(_stiff(problem, records, point) for point in at)):
         return None
     return following_steps(problem, records, at, where, name, unsettled=True)
@@ -567,7 +571,7 @@ def _given_choice(
     name: str,
 ) -> StepChoice:
     """Steps that were given for each sampling interval, checked by cutting each in two."""
-    at, where = nearest_unknowns(problem, records, unknowns, model, grids)
+    at, where, _ = nearest_unknowns(problem, records, unknowns, model, grids)
     criterion = on_grids(problem, records, at, grids, where, ASKED, name)
     if criterion is None:
         return StepChoice(1, "array", where, np.nan, False, grids)

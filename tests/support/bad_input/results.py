@@ -134,6 +134,7 @@ ENTRIES: dict[str, Entry] = {
             "x0": 1.0,
             "bounds": ({"rate": 0.1}, {"rate": 5.0}),
             "fixed": None,
+            "varying": None,
             "objective": "mse",
             "optimiser": sid.Optimiser("trust", {"max_nfev": 3}),
             "starts": 2,

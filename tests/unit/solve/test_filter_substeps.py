@@ -83,7 +83,7 @@ def decay(rate: Any, noise: Any, data: Any, **options: Any) -> pm.Model:
 
 def judged_at(model: pm.Model) -> tuple[list[Unknowns], str]:
     view = filter_view("y", model)
-    return nearest_unknowns(view.problem, view.records(), view.unknowns, model)
+    return nearest_unknowns(view.problem, view.records(), view.unknowns, model)[:2]
 
 
 T = np.arange(40) * 0.02
@@ -227,7 +227,7 @@ def test_points_that_come_as_near_are_taken_far_apart() -> None:
 
     rates = np.array([1.0, 1.1, 1.2, 1.3, 2.0, 5.0, 80.0, 1e6])
     near = np.array([0.0, -0.1, -0.2, -0.3, -0.5, -1.0, -1.9, -7.0])
-    picked = _far_apart(near, points(rates), 4)
-    assert picked[:2] == [0, 1] and set(picked[2:]) == {6, 3} and 7 not in picked
-    assert _far_apart(near - 3 * np.arange(8), points(rates), 4) == [0, 1, 2, 3]  # none comes as near as the first
-    assert _far_apart(np.full(8, -np.inf), points(rates), 4) == []
+    picked, many = _far_apart(near, points(rates), 4)
+    assert many and picked[:2] == [0, 1] and set(picked[2:]) == {6, 3} and 7 not in picked
+    assert _far_apart(near - 3 * np.arange(8), points(rates), 4) == ([0, 1, 2, 3], False)  # none comes as near as the first
+    assert _far_apart(np.full(8, -np.inf), points(rates), 4) == ([], False)

@@ -1,0 +1,131 @@
+"""Parameters just beyond the draws of a posterior: whether a filter's steps rule out what finer ones would allow.
+
+Draws of a posterior whose likelihood has a wall stay on this side of it, and the integration error there may be small. If
+the wall is the integration error's, it moves when the steps are refined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pm_sysid.likelihood.coordinates import Coordinates, checked, for_each_particle
+from pm_sysid.likelihood.filter_view import FilterView
+from pm_sysid.recurrence.functions import compiled
+
+#: Distances from the mean of the draws, in standard deviations along each coordinate, at which the likelihood is looked at.
+DISTANCES = (-5.0, -3.5, -2.0, 2.0, 3.5, 5.0)
+#: A point is part of the posterior if its density is less than that at half of the draws by at most this (logarithm), and the
+#: steps rule it out if finer ones raise the density by this much.
+LESS, WALL = 4.0, 1.0
+#: Fewest draws that tell where the posterior is.
+FEWEST = 12
+
+
+class Wall(NamedTuple):
+    """A point beyond draws that finer steps allow.
+
+    Attributes
+    ----------
+    gain : float
+        By how much they raise the log-likelihood there.
+    values : dict
+        Free variables there.
+    finer : dict of str to float
+        What the refined log-likelihoods of each filter gain there.
+    """
+
+    gain: float
+    values: dict[str, np.ndarray]
+    finer: dict[str, float]
+
+    @property
+    def words(self) -> str:
+        """A sentence."""
+        where = ", ".join(f"{n} = {np.array2string(np.asarray(v), precision=3)}" for n, v in self.values.items())
+        return (
+            f"at {where}, beyond the draws, the log-likelihood rises by {self.gain:.3g} if the steps are refined, and the "
+            "record is explained."
+        )
+
+
+def beyond(x: np.ndarray, most: int) -> np.ndarray:
+    """Points (M, d), at most about ``most``, on both sides of draws (N, d), coordinate by coordinate.
+
+    The others follow the coordinate by regression, so that a point is as likely as one can be that is so far off.
+    """
+    mean, covariance = x.mean(axis=0), np.atleast_2d(np.cov(x.T))
+    sd = np.sqrt(np.diag(covariance))
+    moving = np.flatnonzero(sd > 0)
+    slopes = covariance[:, moving] / sd[moving]
+    points = np.concatenate([mean + distance * slopes.T for distance in DISTANCES]) if moving.size else np.empty((0, len(mean)))
+    return np.asarray(points[:: max(1, -(-len(points) // max(most, 1)))])
+
+
+class BeyondDraws:
+    """The posterior at draws and beyond them, with filters' log-likelihoods by any number of steps.
+
+    Parameters
+    ----------
+    model : pm.Model
+    views : mapping
+        Its filters by name.
+    rows : sequence
+        Values of the free variables at each draw.
+    most : int
+        Points beyond them.
+    """
+
+    def __init__(
+        self, model: pm.Model, views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]], most: int
+    ) -> None:
+        self.model, self.views, coordinates = model, views, Coordinates(model)
+        names = [v.name for v in model.free_RVs]
+        x = coordinates.unconstrained({n: np.array([row[k] for row in rows]) for k, n in enumerate(names)})
+        points = beyond(x, most)
+        values = coordinates.constrained(points)
+        fine = np.all([np.isfinite(values[n]).reshape(len(points), -1).all(axis=1) for n in names], axis=0)
+        rest = self._rest(coordinates)
+        with np.errstate(all="ignore"):
+            at_points = rest(points)
+        fine &= np.isfinite(at_points)
+        self.points = [[values[n][i] for n in names] for i in np.flatnonzero(fine)]
+        self.rest, self.at_rows = at_points[fine], rest(x)
+        self.rows = rows
+
+    def _rest(self, coordinates: Coordinates) -> Callable[[np.ndarray], np.ndarray]:
+        """Log-density of everything but the filters, for particles (B, d)."""
+        model, particles = self.model, pt.dmatrix("particles")
+        others = [v for v in model.basic_RVs if v.name not in self.views] + model.potentials
+        (batched,) = coordinates.vectorised([checked(model.logp(vars=others))], particles)
+        full = for_each_particle(0, batched, particles.shape[0])
+        function: Callable[[np.ndarray], np.ndarray] = compiled([particles], full, trust_input=True, mode="FAST_COMPILE")
+        return function
+
+    def wall(self, value: Callable[[str, Sequence[Any], int], np.ndarray]) -> Wall | None:
+        """The point that finer steps raise most, of those that they make a part of the posterior; None if there is none.
+
+        ``value(name, rows, factor)`` are a filter's log-likelihoods with ``factor`` times its steps.
+        """
+        if not self.points:
+            return None
+        own = self.at_rows + sum(value(name, self.rows, 1) for name in self.views)
+        by_factor = {f: {name: value(name, self.points, f) for name in self.views} for f in (1, 2, 4)}
+        total = {f: self.rest + sum(parts.values()) for f, parts in by_factor.items()}
+        with np.errstate(invalid="ignore"):
+            finer = np.fmax(total[2], total[4])
+            gain = np.where(np.isfinite(finer), finer - np.nan_to_num(total[1], nan=-np.inf), 0.0)
+            gain = np.where(
+                finer >= np.median(own[np.isfinite(own)], axis=0) - LESS if np.isfinite(own).any() else False, gain, 0.0
+            )
+        k = int(np.argmax(gain))
+        if not gain[k] > WALL:
+            return None
+        better = 2 if total[2][k] >= total[4][k] else 4
+        parts = {name: float(by_factor[better][name][k] - by_factor[1][name][k]) for name in self.views}
+        names = [v.name for v in self.model.free_RVs]
+        return Wall(float(gain[k]), dict(zip(names, self.points[k], strict=True)), parts)

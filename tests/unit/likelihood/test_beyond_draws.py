@@ -1,0 +1,77 @@
+"""A part of a posterior that coarse steps rule out is found from draws that lack it, and the steps are refined, or it is said."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+import pm_sysid as sid
+from pm_sysid.likelihood.beyond_draws import beyond
+from pm_sysid.likelihood.filter_steps import _put
+from pm_sysid.likelihood.filter_view import filter_view
+
+#: A level that has filled before the second sample: every fast rate explains it, and four steps fail for rates above 10.
+Y = np.array([0.03, 0.99, 1.06, 1.01, 0.95])
+FILLING = sid.System(lambda t, x, u, p: p.k * (1 - x.l), states=("l",), params=("k",), observe=lambda t, x, dx, u, p: x.l)
+
+
+def filling(substeps: Any) -> pm.Model:
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", sid.SubstepWarning)
+        rate = pm.LogNormal("k", 1.0, 0.8)
+        record = sid.TimeSeries(np.arange(5.0), None, Y)
+        sid.ODEFilter("y", FILLING, record, {"k": rate}, noise=0.1, x0=0.0, solver=sid.EK1(order=4), substeps=substeps)
+    return model
+
+
+def cut_draws() -> xr.DataTree:
+    """What a sampler finds with four steps: no rate above 10."""
+    log_rate = np.random.default_rng(0).normal(1.5, 0.5, (4, 400))
+    log_rate = np.where(log_rate < 2.3, log_rate, 1.5)
+    return xr.DataTree.from_dict({"posterior": xr.Dataset({"k": (("chain", "draw"), np.exp(log_rate))})})
+
+
+def test_steps_that_may_be_refined_are() -> None:
+    model = filling(4)
+    view = filter_view("y", model)
+    _put(view, replace(view.op.grid.choice, asked="auto"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choice = sid.settle_substeps(cut_draws(), model=model, where="on the posterior")["y"]
+    assert choice.substeps >= 8 and choice.where == "on the posterior and beyond"
+    target = sid.Target(model)
+    found = target.log_likelihood(target.unconstrained({"k": np.exp(np.array([2.0, 2.5]))}))
+    np.testing.assert_allclose(found, 6.51, atol=0.3)  # with four steps the second is 2.5
+
+
+def test_steps_that_were_asked_for_are_kept_and_it_is_said() -> None:
+    model = filling(4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert sid.settle_substeps(cut_draws(), model=model)["y"].substeps == 4
+    (said,) = [str(w.message) for w in caught if "ruled out" in str(w.message)]
+    assert said.startswith("With 4 steps a sample of 'y' a part of the posterior is ruled out: at k = ") and "beyond" in said
+    check = sid.check_substeps(cut_draws(), model=model)
+    assert check.level == "bad" and "rule out a part of the posterior: at k = " in check.verdict
+    assert "set_substeps(8)" in check.verdict
+
+
+def test_steps_that_suffice_are_left_alone() -> None:
+    model = filling(256)
+    check = sid.check_substeps(cut_draws(), model=model)
+    assert not check.beyond and check.level == "good"
+
+
+def test_points_lie_beyond_draws_where_the_other_coordinates_follow() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.multivariate_normal([1.0, -2.0], [[1.0, 1.8], [1.8, 4.0]], 4000)
+    points = beyond(x, 100)
+    assert points.shape == (12, 2)
+    z = np.linalg.solve(np.linalg.cholesky(np.cov(x.T)), (points - x.mean(axis=0)).T)
+    np.testing.assert_allclose(np.sort(np.linalg.norm(z, axis=0)), np.repeat([2.0, 3.5, 5.0], 4), rtol=1e-9)
+    assert len(beyond(x, 5)) <= 6 and beyond(np.ones((20, 2)), 10).shape == (0, 2)
