@@ -147,6 +147,10 @@ def settle_substeps(
 
     Notes
     -----
+    At a dozen points or more, parameters beyond them are looked at as well: too few steps can rule out a part of the posterior,
+    of which draws then know nothing. Where finer steps make such parameters as likely as the points, steps are doubled, or a
+    warning says so.
+
     What the log-likelihood still moves by estimates the integration error in it: its spread over the posterior shifts means,
     and its mean shifts the evidence. A point at which it is minus infinity with few and many steps says nothing.
 

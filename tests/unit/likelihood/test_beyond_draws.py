@@ -1,4 +1,4 @@
-"""A part of a posterior that coarse steps rule out is found from draws that lack it, and the steps are refined, or it is said."""
+"""A part of a posterior that coarse steps rule out is found from draws that lack it: more steps are taken, or it is said."""
 
 from __future__ import annotations
 
