@@ -478,6 +478,20 @@ def fast_rate(seed: int = 0, substeps: Any = "auto") -> Problem:
     return Problem("fast_rate", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
 
 
+def fast_drop(substeps: Any = "auto") -> Problem:
+    """``x' = a x^2`` with few and noisy samples: where a is far below zero the solution drops within the first interval."""
+    t = np.arange(5.0)
+    y = 1 / (1 - 0.1 * t) + 0.7 * np.random.default_rng(0).standard_normal(t.size)
+    system = sid.System(lambda t, x, u, p: p.a * x.l**2, states=("l",), params=("a",), observe=lambda t, x, dx, u, p: x.l)
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.0, 1.0)
+        _filter("y", system, sid.TimeSeries(t, None, y), {"a": a}, noise=1.0, x0=1.0, substeps=substeps)
+    grid = np.linspace(-8, 0.25, 33_001)[:-1]  # there is no solution from 1/4 on
+    density = norm.logpdf(grid) + norm.logpdf(y, 1 / (1 - grid[:, None] * t), 1.0).sum(axis=1)
+    mean, sd, evidence = _moments(density, [grid], {"a": grid})
+    return Problem("fast_drop", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+
+
 def three_squares() -> Problem:
     """Squares of three unknowns that are probably positive: three of the eight modes hold a thirty-fifth each."""
     y = np.array([1.0, 1.05, 0.98])
@@ -515,6 +529,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "sphere": sphere,
     "spike": spike,
     "fast_rate": fast_rate,
+    "fast_drop": fast_drop,
     "three_squares": three_squares,
 }
 
