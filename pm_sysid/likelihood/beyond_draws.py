@@ -18,10 +18,10 @@ from pm_sysid.likelihood.filter_view import FilterView
 from pm_sysid.recurrence.functions import compiled
 
 #: Distances from the mean of the draws, in standard deviations along each coordinate, at which the likelihood is looked at.
-DISTANCES = (-5.0, -3.5, -2.0, 2.0, 3.5, 5.0)
+DISTANCES = (-8.0, -5.0, -3.5, -2.0, 2.0, 3.5, 5.0, 8.0)
 #: A point is part of the posterior if its density is less than that at half of the draws by at most this (logarithm), and the
 #: steps rule it out if finer ones raise the density by this much.
-LESS, WALL = 4.0, 1.0
+LESS, WALL = 6.0, 1.0
 #: Fewest draws that tell where the posterior is.
 FEWEST = 12
 
@@ -75,18 +75,28 @@ class BeyondDraws:
     views : mapping
         Its filters by name.
     rows : sequence
-        Values of the free variables at each draw.
+        Values of the free variables at a few draws, at which the likelihood is computed.
+    located : sequence
+        The same at many, which tell where the posterior is.
     most : int
         Points beyond them.
     """
 
     def __init__(
-        self, model: pm.Model, views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]], most: int
+        self,
+        model: pm.Model,
+        views: Mapping[str, FilterView],
+        rows: Sequence[Sequence[np.ndarray]],
+        located: Sequence[Sequence[np.ndarray]],
+        most: int,
     ) -> None:
         self.model, self.views, coordinates = model, views, Coordinates(model)
         names = [v.name for v in model.free_RVs]
-        x = coordinates.unconstrained({n: np.array([row[k] for row in rows]) for k, n in enumerate(names)})
-        points = beyond(x, most)
+        x, many = (
+            coordinates.unconstrained({n: np.array([row[k] for row in of]) for k, n in enumerate(names)})
+            for of in (rows, located)
+        )
+        points = beyond(many, most)
         values = coordinates.constrained(points)
         fine = np.all([np.isfinite(values[n]).reshape(len(points), -1).all(axis=1) for n in names], axis=0)
         rest = self._rest(coordinates)

@@ -38,6 +38,8 @@ MOST_EVALUATED = 400_000
 OWN = 4
 #: How much farther from the mean the likelihood is looked at for a wall, and a change of it in nats that is one.
 FARTHER, STEEP = 3.0, 1.0
+#: Draws that tell where a posterior is, when parameters beyond it are looked at.
+LOCATING = 400
 #: A number of steps has to do for this share of the points given.
 SHARE = 0.9
 
@@ -173,12 +175,20 @@ def settle_substeps(
     where = said if where is None else where
     if not isinstance(where, str):
         raise TypeError(f"where is {shown(where)}; give text, such as 'at the mode'.")
-    _settle(views, rows, where)
+    _settle(views, rows, where, _points(at, model_of(model), max(points, LOCATING))[0])
     return {name: view.op.grid.choice for name, view in views.items()}
 
 
-def _settle(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]], where: str) -> None:
-    """Judge the steps of filters at values of the free variables, and put in more where there are too few."""
+def _settle(
+    views: Mapping[str, FilterView],
+    rows: Sequence[Sequence[np.ndarray]],
+    where: str,
+    located: Sequence[Sequence[np.ndarray]] = (),
+) -> None:
+    """Judge the steps of filters at values of the free variables, and put in more where there are too few.
+
+    With many values, ``located``, parameters beyond them are looked at as well.
+    """
     for name, view in views.items():
         samples = sum(len(r) for r in _records(view))
         few = rows[:: max(1, -(-len(rows) * samples // MOST_EVALUATED))]
@@ -186,16 +196,22 @@ def _settle(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]
         if choice.replaces(view.op.grid.choice):
             _put(view, choice)
         view.op.grid.choice = choice
-    if len(rows) >= FEWEST:
-        _settle_beyond(views, rows, where)
+    if len(located) >= FEWEST:
+        _settle_beyond(views, rows, located, where)
 
 
 def wall_beyond(
-    views: Mapping[str, FilterView], judged: Collection[str], rows: Sequence[Sequence[np.ndarray]]
+    views: Mapping[str, FilterView],
+    judged: Collection[str],
+    rows: Sequence[Sequence[np.ndarray]],
+    located: Sequence[Sequence[np.ndarray]],
 ) -> Callable[[], Wall | None]:
-    """What looks for a wall beyond draws that finer steps of some filters move, by the steps that they have at each call."""
+    """What looks for a wall beyond draws that finer steps of some filters move, by the steps that they have at each call.
+
+    The likelihood is computed at ``rows``; ``located`` are more draws, which tell where the posterior is.
+    """
     samples = sum(len(r) for v in views.values() for r in _records(v))
-    look = BeyondDraws(next(iter(views.values())).model, views, rows, MOST_EVALUATED // max(samples, 1))
+    look = BeyondDraws(next(iter(views.values())).model, views, rows, located, MOST_EVALUATED // max(samples, 1))
     return lambda: look.wall(lambda name, at, factor: _values(views[name], at, factor if name in judged else 1))
 
 
@@ -204,7 +220,12 @@ def stands_for_error(view: FilterView) -> bool:
     return not view.op.grid.choice.grids and _finds_diffusion(view) and len(view.measured()) > 1
 
 
-def _settle_beyond(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.ndarray]], where: str) -> None:
+def _settle_beyond(
+    views: Mapping[str, FilterView],
+    rows: Sequence[Sequence[np.ndarray]],
+    located: Sequence[Sequence[np.ndarray]],
+    where: str,
+) -> None:
     """Take more equal steps while finer ones allow parameters beyond draws that the present ones rule out.
 
     Diffusions of the user's are left alone: the likelihood then depends on the number of steps by intent.
@@ -212,7 +233,7 @@ def _settle_beyond(views: Mapping[str, FilterView], rows: Sequence[Sequence[np.n
     judged = [name for name, view in views.items() if stands_for_error(view)]
     if not judged:
         return
-    look = wall_beyond(views, judged, rows)
+    look = wall_beyond(views, judged, rows, located)
     while (wall := look()) is not None:
         behind = [n for n in judged if wall.finer[n] > WALL / 2]
         taken = False

@@ -169,5 +169,5 @@ def check_substeps(
     wall = None
     if data is None and len(points) >= FEWEST and stands_for_error(view):
         views = {n: filter_view(n, model) for n in filter_names(model)}
-        wall = wall_beyond(views, [view.name], points[:: max(1, len(points) // LOOKED_AT)])()
+        wall = wall_beyond(views, [view.name], points[:: max(1, len(points) // LOOKED_AT)], points)()
     return SubstepCheck(*reweighted(few, change), coarse, fine, "" if wall is None else wall.words)
