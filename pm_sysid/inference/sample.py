@@ -287,8 +287,10 @@ class _Run:
         self.lost = ""
         if self.mode is None:
             return idata
-        shares = self.mode.shares
-        known = [k for k, m in enumerate(self.mode.modes) if shares[k] > SECOND_MODE and m.covariance is not None]
+        shares, known = self.mode.shares, list[int]()
+        for k, m in enumerate(self.mode.modes):
+            if shares[k] > SECOND_MODE and m.covariance is not None and np.linalg.eigvalsh(m.covariance)[0] > 0:
+                known.append(k)
         if len(known) < 2 or self.mode.point.size > FEW_UNKNOWNS:
             return idata
         posterior, target, rng = group(idata, "posterior"), Target(self.model), np.random.default_rng(self.random_seed)

@@ -216,8 +216,12 @@ def wall_beyond(
 
 
 def stands_for_error(view: FilterView) -> bool:
-    """Whether a filter's diffusion is no more than its integration error, so that its likelihood settles with more steps."""
-    return not view.op.grid.choice.grids and _finds_diffusion(view) and len(view.measured()) > 1
+    """Whether a filter's diffusion is no more than its integration error, so that its likelihood settles with more steps.
+
+    Beyond draws of discrete variables there is nothing between one value and the next to look at: such models do not count.
+    """
+    continuous = all(np.issubdtype(v.type.dtype, np.floating) for v in view.model.free_RVs)
+    return continuous and not view.op.grid.choice.grids and _finds_diffusion(view) and len(view.measured()) > 1
 
 
 def _settle_beyond(
