@@ -373,8 +373,8 @@ class Library:
         if unit.shape != (self.size,) or not np.isfinite(unit).all() or not (unit > 0).all():
             raise ValueError(f"sizes is {shown(sizes)}; give {self.size} positive numbers, one for each of {list(self.terms)}.")
         expected = number(terms, "terms", "give the number of terms that are expected to matter, such as 2")
-        if not 0 < expected < self.size:
-            raise ValueError(f"terms is {terms!r}; give a number above 0 and below that of the terms, {self.size}.")
+        if not 1e-6 <= expected < self.size:
+            raise ValueError(f"terms is {terms!r}; give a number from 1e-6 to below that of the terms, {self.size}.")
         least = number(negligible, "negligible", "give a positive number, such as 0.03")
         if not 0 < least < 1e30:
             raise ValueError(f"negligible is {negligible!r}; give a positive number, such as 0.03.")

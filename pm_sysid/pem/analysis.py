@@ -261,7 +261,10 @@ def resid(fit: Any, record: TimeSeries | int | None, x0: Any, lags: int) -> Resi
     for i, output in enumerate(system.outputs):
         varied = [(name, inputs[:, j]) for j, name in enumerate(system.inputs) if np.ptp(inputs[:, j]) > 0]
         for name, u in varied or NO_INPUT:
-            tests[output, name] = residual_tests(z[:, i], u, lags)
+            try:
+                tests[output, name] = residual_tests(z[:, i], u, lags)
+            except ValueError as error:
+                raise ValueError(f"the innovations of {output!r} for this record, x0 and lags have no test: {error}") from error
     rows = [
         {
             "output": output, "input": name or "", "residuals": t.count, "Ljung-Box": t.ljung_box, "white p": t.ljung_box_p,

@@ -12,6 +12,7 @@ from pytensor.graph.basic import Constant, Variable
 
 from pm_sysid.arguments import among, number, shown
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.validation import real
 from pm_sysid.solve.by_record import noise_by_record
 from pm_sysid.solve.checks import vector
 from pm_sysid.steps.sensors import Limits, Rule, Sensor, Sensors
@@ -141,7 +142,7 @@ class Correlated:
 def _matrix(name: str, value: Any) -> np.ndarray:
     """Numbers of a covariance or of a factor, checked."""
     try:
-        matrix = np.asarray(value, dtype=float)
+        matrix = real(value, name)
     except (TypeError, ValueError):
         raise TypeError(
             f"Correlated: {name} is {shown(value)}; give a square matrix of numbers or a variable (pm.LKJCholeskyCov returns "

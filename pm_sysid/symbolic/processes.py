@@ -28,6 +28,8 @@ type Table = list[list[Scalar]]
 NODES, LONG = 32, 25.0
 #: Time constants after which a transition is zero: more would give zero times infinity.
 LONGEST = 700.0
+#: Share of a periodic process's variance that its harmonics hold at least.
+LEAST_KEPT = 0.5
 
 
 @dataclass(frozen=True)
@@ -464,7 +466,8 @@ class Periodic(Process):
     Raises
     ------
     ValueError, TypeError
-        For a number of harmonics that is none, or numbers that are not positive.
+        For a number of harmonics that is none, numbers that are not positive, or harmonics that leave out more than half of the
+        variance.
 
     Notes
     -----
@@ -487,7 +490,13 @@ class Periodic(Process):
             _positive("Periodic", n, v) for n, v in (("scale", scale), ("period", period), ("length", length))
         )
         self.kind = PeriodicKind(int(harmonics))
-        self.values = [2 * math.pi / period, *(scale * _weight(j, length) for j in range(harmonics + 1))]
+        weights = [_weight(j, length) for j in range(harmonics + 1)]
+        if not isinstance(length, Variable) and (kept := sum(w**2 for w in weights)) < LEAST_KEPT:
+            raise ValueError(
+                f"Periodic: {harmonics} harmonics hold {kept:.0%} of the variance at length {length!r}; give more harmonics, "
+                "up to 20, or a greater length."
+            )
+        self.values = [2 * math.pi / period, *(scale * w for w in weights)]
 
 
 def _weight(j: int, length: Any) -> Any:
@@ -497,4 +506,5 @@ def _weight(j: int, length: Any) -> Any:
         return pt.sqrt(factor * pt.ive(j, length**-2))  # type: ignore[operator]
     from scipy.special import ive
 
-    return math.sqrt(factor * float(ive(j, length**-2)))
+    # Of a length near zero, whose square is zero, no harmonic has any variance.
+    return math.sqrt(factor * float(ive(j, (1 / length) ** 2))) if length > 1e-100 else 0.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytensor
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from support.scripts import ROOT
 
@@ -15,6 +16,13 @@ from support.scripts import ROOT
 def listing(*folders: Path) -> set[str]:
     """Paths of the files in folders, without the caches of tools."""
     return {entry.path for folder in folders for entry in os.scandir(folder) if entry.name[0] not in "._"}
+
+
+@pytest.fixture(autouse=True)
+def same_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples are the same whatever ran before: Hypothesis mixes in numbers from the sources of loaded modules."""
+    if hasattr(providers, "_get_local_constants"):
+        monkeypatch.setattr(providers, "_get_local_constants", providers.Constants)
 
 
 @pytest.fixture(autouse=True)

@@ -131,6 +131,7 @@ def test_unforced_systems_have_no_input_to_depend_on() -> None:
         (lambda f: sid.compare_fits({"a": 1}, DATA), "give a PEMResult"),
         (lambda f: sid.compare_fits(f, DATA.replace(y=None)), "has no outputs"),
         (lambda f: f.resid(lags=400), "lags=400 needs at least"),
+        (lambda f: f.resid(x0=[1e160, 0.0]), "innovations of .* for this record, x0 and lags"),
     ],
 )
 def test_bad_questions_are_answered(filtered: sid.PEMResult, act: Any, message: str) -> None:

@@ -37,6 +37,7 @@ FEW = settings(SETTINGS, max_examples=8)
 
 THINGS: list[Any] = [
     None, True, 0, -1, 2, 10**400, -(10**20), 0.0, -0.0, 1.5, float("nan"), float("inf"), -float("inf"), 1e-320, 1e308, 1j,
+    1e-160, 4e152, 1e160,
     "", "text", "nan", "1.0", b"1", (), [], {}, set(), [None], [[]], [[1.0], [1.0, 2.0]], {"a": 1.0}, {1: 2.0}, {"": None},
     [1.0, "x"], ["z", "z"], [np.nan], range(3), object(), Decimal("0.5"), Fraction(1, 3), datetime.date(2020, 1, 1), len,
     np.float32(0.5), np.int8(3), np.bool_(True), np.array(0.5), np.array(3), np.array([]), np.array([], dtype=object),

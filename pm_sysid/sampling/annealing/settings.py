@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pm_sysid.arguments import is_number, shown
+from pm_sysid.records.validation import real
 
 #: Share of the tuning in which samples are taken in, if the rest is for adaptation.
 ANNEALED = 0.5
@@ -34,7 +35,7 @@ def proposal_widths(widths: Any, shapes: Mapping[str, tuple[int, ...]]) -> np.nd
     for name, shape in shapes.items():
         given = widths.get(name, WIDTH)
         try:
-            array = np.asarray(given, dtype=float)
+            array = real(given, "widths")
             columns.append(np.broadcast_to(array, shape).ravel())
         except (TypeError, ValueError, OverflowError):
             raise ValueError(

@@ -93,3 +93,9 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 def test_impossible_processes_are_refused(build: Any, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         build(**arguments)
+
+
+@pytest.mark.parametrize("length", [0.05, 1e-200])
+def test_harmonics_that_leave_out_most_of_a_periodic_process_are_refused(length: float) -> None:
+    with pytest.raises(ValueError, match=r"harmonics hold .*% of the variance .*give more harmonics"):
+        sid.Periodic(scale=1.0, period=1.0, length=length)
