@@ -60,6 +60,8 @@ from pm_sysid.symbolic.system import System
 FLOOR = 1e-50
 #: Standard deviation that keeps the pivots positive where the processes do not reach a component, in scaled units.
 UNREACHED = 1e-30
+#: Part of a sensitivity that is left of it when it depends on others.
+ROUNDING = 1e-12
 #: A diffusion found at graded steps is at least what moves a state in a step by this share of its largest value so far.
 SMALL = 1e-6
 
@@ -193,7 +195,7 @@ class FilterSteps(Carry):
         if self.trace:
             rows += [[float(i == j) for j in range(n + extra)] for i in range(n)]
             start += [[0.0] * n for _ in range(n)]
-        root, rest = reflect(start, rows)
+        root, rest = reflect(start, rows, ROUNDING)
         back: list[Scalar] = []
         for a, b in zip(root[n:], rest[n:], strict=True):
             back += [*a, *b]

@@ -31,16 +31,23 @@ def triangularise(diffusion: Matrix, propagated: Matrix) -> Matrix:
     return root
 
 
-def reflect(diffusion: Matrix, propagated: Matrix) -> tuple[Matrix, Matrix]:
+def reflect(diffusion: Matrix, propagated: Matrix, rounding: float = 0.0) -> tuple[Matrix, Matrix]:
     """Do so, and put out the two factors that the reflections leave of ``[diffusion, propagated]``.
 
-    More rows than ``diffusion`` has columns are carried along: below, an identity becomes the reflections themselves.
+    More rows than ``diffusion`` has columns are carried along: below, an identity becomes the reflections themselves. A row of
+    ``propagated`` that the reflections before have left with less than the part ``rounding`` of its length depends on the rows
+    above it and is taken for zero. What it is left with has a direction by chance: the value does not depend on it, but its
+    gradient would divide by that length.
     """
     n = len(diffusion[0])
     root = [row[:] for row in diffusion]
     rest = [row[:] for row in propagated]
     for i in range(n):
         tail = dot(rest[i], rest[i])
+        if rounding and not is_number(tail, 0.0):
+            gone = psb.lt(as_variable(tail), as_variable(mul(rounding**2, dot(propagated[i], propagated[i]))))
+            rest[i] = [switch(gone, 0.0, a) for a in rest[i]]
+            tail = dot(rest[i], rest[i])
         if is_number(tail, 0.0):
             root[i][i] = mul(-1.0, root[i][i])
             for r in range(i + 1, len(root)):

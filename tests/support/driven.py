@@ -83,7 +83,7 @@ def matern(nu: float, scale: float, length: float) -> Prior:
 def periodic(scale: float, period: float, length: float, harmonics: int) -> Prior:
     omega, x = 2 * mpmath.pi / mpmath.mpf(period), mpmath.mpf(length) ** -2
     weight = [mpmath.mpf(scale) ** 2 * (2 if j else 1) * mpmath.besseli(j, x) * mpmath.exp(-x) for j in range(harmonics + 1)]
-    process = sid.Periodic(scale=scale, period=period, length=length, harmonics=harmonics)
+    process = sid.Periodic(scale=float(scale), period=float(period), length=float(length), harmonics=harmonics)
 
     def covariance(i: int, s: Any, j: int, t: Any) -> Any:
         # d^i/ds^i d^j/dt^j cos(k w (t - s))
@@ -106,7 +106,7 @@ def integrated(order: int, scale: float, start: tuple[float, ...]) -> Prior:
             noise += std[k] ** 2 * s ** (k - i) * t ** (k - j) / (mpmath.factorial(k - i) * mpmath.factorial(k - j))
         return noise
 
-    process = sid.IntegratedWiener(order=order, scale=scale, start=start)
+    process = sid.IntegratedWiener(order=order, scale=float(scale), start=start)
     return Prior(process, covariance, order + 1, lambda i: {i: mpmath.mpf(1)} if i <= order else {})
 
 

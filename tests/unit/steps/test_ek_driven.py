@@ -20,10 +20,12 @@ from support.driven import (
     PRIORS,
     TWO,
     expected,
+    integrated,
     integrated_out,
     log_densities,
     matern,
     path_of,
+    periodic,
     problem_of,
     record_of,
     setting_of,
@@ -76,25 +78,48 @@ def test_ek0_loses_nothing_of_the_path() -> None:
     np.testing.assert_allclose(seen, truth, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_the_gradient_is_that_of_the_dense_gaussian() -> None:
+#: Prior of the reference, process of the filter, and values of what both depend on.
+DIFFERENTIATED = {
+    "ou": (lambda s, t: matern(0.5, s, t), lambda s, t: sid.OU(scale=s, length=t), (0.7, 0.3)),
+    "matern 3/2": (lambda s, t: matern(1.5, s, t), lambda s, t: sid.Matern(nu=1.5, scale=s, length=t), (0.7, 0.3)),
+    "matern 5/2": (lambda s, t: matern(2.5, s, t), lambda s, t: sid.Matern(nu=2.5, scale=s, length=t), (0.7, 0.3)),
+    "trend": (
+        lambda s: integrated(1, s, (0.4, 0.3)),
+        lambda s: sid.IntegratedWiener(order=1, scale=s, start=(0.4, 0.3)),
+        (1.2,),
+    ),
+    "periodic": (
+        lambda s, t, w: periodic(s, t, w, 2),
+        lambda s, t, w: sid.Periodic(scale=s, period=t, length=w, harmonics=2),
+        (0.8, 1.1, 0.9),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(DIFFERENTIATED))
+def test_the_gradient_is_that_of_the_dense_gaussian(name: str) -> None:
+    prior_at, process_at, values = DIFFERENTIATED[name]
     record, setting = record_of(OSCILLATOR), setting_of(OSCILLATOR, 2, (), 1)
     step = mpmath.mpf(10) ** -20
 
-    def dense(scale: Any, length: Any) -> Any:
-        prior = matern(1.5, scale, length)
+    def dense(at: Any) -> Any:
+        prior = prior_at(*at)
         found = textbook(OSCILLATOR, setting, record, prior, exact_rows=True)
         return sum(log_densities(found, path_of(OSCILLATOR, setting, record, prior).covariance))
 
     with mpmath.workdps(DIGITS):
-        s, t = mpmath.mpf(0.7), mpmath.mpf(0.3)
-        truth = [(dense(s + step, t) - dense(s - step, t)) / step / 2, (dense(s, t + step) - dense(s, t - step)) / step / 2]
-    scale, length = pt.dscalar(), pt.dscalar()
-    system, values = driven_system(OSCILLATOR.system, {"u1": sid.Matern(nu=1.5, scale=scale, length=length)})
+        truth, middle = [], [mpmath.mpf(v) for v in values]
+        for i in range(len(values)):
+            up, down = ([v + sign * step * (j == i) for j, v in enumerate(middle)] for sign in (1, -1))
+            truth.append(float((dense(up) - dense(down)) / step / 2))
+    free = [pt.dscalar() for _ in values]
+    system, params = driven_system(OSCILLATOR.system, {"u1": process_at(*free)})
     problem = Problem.build(system, EK1(order=2, diffusion=1.0), [record])
     data = problem.data([record], 1)
-    total = problem.run(record.output_matrix, unknowns_of(OSCILLATOR, setting, values), data)[0].sum()
-    found = [g.eval({scale: 0.7, length: 0.3}, mode=PYTHON) for g in pytensor.grad(total, [scale, length])]
-    np.testing.assert_allclose(found, np.array(truth, dtype=float), rtol=TOLERANCE)
+    total = problem.run(record.output_matrix, unknowns_of(OSCILLATOR, setting, params), data)[0].sum()
+    at = dict(zip(free, values, strict=True))
+    found = [g.eval(at, mode=PYTHON) for g in pytensor.grad(total, free)]
+    np.testing.assert_allclose(found, truth, rtol=TOLERANCE)
 
 
 def test_the_diffusion_is_the_mean_over_the_process_of_what_its_path_would_give() -> None:
