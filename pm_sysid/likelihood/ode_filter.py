@@ -129,8 +129,10 @@ class ODEFilter:
     What a sample says by its limits or under :class:`StudentT` enters by the exact mean and covariance of the states given it,
     which the filter then takes for Gaussian; a covariance and coloured noise are exact.
 
-    Missing measurements (NaN) contribute zero. Parameters with which the ODE cannot be solved have a log-likelihood of
-    minus infinity. Use :func:`set_data` to put another record into the model.
+    Missing measurements (NaN) contribute zero. Parameters with which the solver ends in infinite or undefined numbers have a
+    log-likelihood of minus infinity. A step may pass over a time at which the solution ceases to exist (a pole of x' = x^2),
+    and give a finite one: finer steps show that, as :func:`check_substeps` and :func:`sample` look for it. Use
+    :func:`set_data` to put another record into the model.
 
     Relations of the system (``System(relations=...)``) are conditioned on as the ODE is: linearised, as observations without
     noise of the solution, not of the record. An uncertain initial state is first restricted to them; a known one that

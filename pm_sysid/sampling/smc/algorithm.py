@@ -7,6 +7,7 @@ until :meth:`Sequential.finished`. Random numbers come from the generator that i
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +21,7 @@ from pm_sysid.sampling.smc.moves import Moves, differences, differences_within, 
 from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
 from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds, moments
 from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, evenly, normalised, systematic
-from pm_sysid.sampling.smc.strata import Strata, log_raise
+from pm_sysid.sampling.smc.strata import Strata, log_raise, thin
 
 _log = logging.getLogger("pm_sysid")
 
@@ -239,7 +240,7 @@ class Sequential:
         state = state._replace(evaluations=state.evaluations + N * count)
         totals = state.log_weights[:, None] + np.cumsum(increments, axis=1)
         sizes = effective_size(totals)
-        below = np.flatnonzero(sizes < enough)
+        below = np.flatnonzero((sizes < enough) | self._thin(state)(totals))
         # Samples that are taken in: all of them, or those before the first at which the effective size is too small.
         k = count if below.size == 0 else int(below[0])
         state = state._replace(look_ahead=2 * count if k == count else max(LEAST_LOOK, k))
@@ -272,7 +273,14 @@ class Sequential:
             return state._replace(log_weights=np.full(len(following), -np.inf))
         moved = state.moved_weights[following > -np.inf]
         enough = self.threshold * min(self.draws, float(effective_size(moved)))
-        step = max(bisect(lambda a: float(effective_size(moved + a * possible)) >= enough, 0.0, rest), 1e-12 * rest)
+        is_thin = self._thin(state)
+
+        def good(a: float) -> bool:
+            if effective_size(moved + a * possible) < enough:
+                return False
+            return not is_thin((state.moved_weights + a * following)[:, None])[0]
+
+        step = max(bisect(good, 0.0, rest), 1e-12 * rest)
         log_weights = state.moved_weights + step * following
         sizes = np.append(state.sizes, effective_size(log_weights))
         state = state._replace(log_weights=log_weights, sizes=sizes, fraction=state.fraction + step)
@@ -284,6 +292,15 @@ class Sequential:
             log_likelihood=likelihood, next_log_likelihood=np.zeros(len(following)), progress=progress
         )
         return state._replace(particles=particles, n=state.n + 1, fraction=0.0)
+
+    def _thin(self, state: SequentialState) -> Callable[[np.ndarray], np.ndarray]:
+        """Function that tells whether a region has too few effective particles left, at each of several weightings (N, k)."""
+        if state.components == 1:
+            return lambda log_weights: np.zeros(log_weights.shape[1], dtype=bool)
+        region = np.where(state.region < state.components, state.region, -1)
+        _, copy = np.unique(state.particles.x, axis=0, return_inverse=True)
+        share = 0.5 * self.threshold * self.draws / len(region)
+        return lambda log_weights: thin(region, copy.ravel(), log_weights, state.moved_weights, share)
 
     def _recalibrate(self, state: SequentialState) -> SequentialState:
         """Calibrate diffusions by all samples taken in, and weight for what that changes."""
@@ -332,7 +349,10 @@ class Sequential:
             weights, count = normalised(tilted.log_weights), self.draws
             chains = -(-count // self.moves.chain_length) if self.moves.waste_free else count
             begun = before._replace(evaluations=state.evaluations)
-            state, estimate = self._independent(begun, strata, systematic(weights, chains, rng), rng)
+            # Region by region, so that the chains begin in each as often as its share asks for.
+            by_region = np.argsort(proposal.nearest(before.particles.x), kind="stable")
+            ancestors = by_region[systematic(weights[by_region], chains, rng)]
+            state, estimate = self._independent(begun, strata, ancestors, rng)
             fits = estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
             if fits and state.accept_rate >= self.moves.min_acceptance:
                 break

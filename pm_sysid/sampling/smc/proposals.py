@@ -87,7 +87,8 @@ class Mixture(NamedTuple):
                 break
         if best is None:
             return cls(np.ones(1), mean[None], root[None], freedom)
-        shares, means, roots, _ = best
+        shares, means, roots, _, sizes = best
+        roots = _with_room(shares, roots, sizes)
         shares = np.append((1 - DEFENCE) * shares, DEFENCE)
         means, roots = np.concatenate([mean + means @ root.T, mean[None]]), np.concatenate([root @ roots, root[None]])
         return cls(shares, means, roots, freedom)
@@ -228,8 +229,8 @@ def _single(z: np.ndarray, weights: np.ndarray) -> float:
 
 def _expectation_maximisation(
     z: np.ndarray, weights: np.ndarray, K: int, fewest: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Shares, means (at most K, d) and roots (at most K, d, d) of Gaussians, and their mean log-density.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray]:
+    """Shares, means (at most K, d), roots (at most K, d, d) of Gaussians, their mean log-density, and effective particles.
 
     Components that die out are left out. A little of the covariance within all components is in each, so that one of few
     particles is open in every direction.
@@ -258,7 +259,32 @@ def _expectation_maximisation(
         if density - last < GAIN:
             break
         last, share = density, (density_of_parts / sums).T
-    return shares, means, roots, density
+    return shares, means, roots, density, np.sum(own, axis=0) ** 2 / np.sum(own**2, axis=0)
+
+
+def _with_room(shares: np.ndarray, roots: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Roots of components (K, d, d), those of few effective particles (K,) with room in the directions that these leave out.
+
+    The covariance of few particles is too narrow in some directions, and chains with such proposals leave a small mode more
+    easily than they come back. A component's variances along its axes, relative to those within all components, are drawn to
+    their mean as by d more particles, and at most as far up as chance takes them down.
+
+    Notes
+    -----
+    The smallest eigenvalue of a covariance of n particles in d unknowns is near ``(1 - sqrt(d / (n - 1)))^2`` for the identity:
+    Marchenko and Pastur (1967), Mathematics of the USSR-Sbornik 1, 457-483.
+    """
+    d = roots.shape[1]
+    within = np.linalg.cholesky(np.tensordot(shares, roots @ np.swapaxes(roots, 1, 2), 1))
+    relative = np.linalg.solve(within, roots)
+    variances, axes = np.linalg.eigh(relative @ np.swapaxes(relative, 1, 2))
+    # Of n particles, n - 1 squares.
+    mean = (sizes * variances.mean(axis=1) + COMMON) / (np.maximum(sizes - 1, 0.0) + COMMON)
+    drawn = (sizes[:, None] * variances + d * mean[:, None]) / (sizes + d)[:, None]
+    lowest = np.maximum(1 - np.sqrt(d / np.maximum(sizes - 1, d)), 1e-6) ** 2
+    wider = np.maximum(variances, np.minimum(drawn, variances / lowest[:, None]))
+    covariances = (within @ axes) * wider[:, None, :] @ np.swapaxes(within @ axes, 1, 2)
+    return np.asarray(np.linalg.cholesky(covariances))
 
 
 def _clusters(z: np.ndarray, weights: np.ndarray, K: int, rng: np.random.Generator) -> np.ndarray:

@@ -31,11 +31,14 @@ from pm_sysid.sampling.smc.ibis import IBIS, ChainTask, FinishedChain
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.resampling import evenly, normalised
 from pm_sysid.sampling.smc.stages import disagree, doubts, final, one_after_the_other, regular, stages
+from pm_sysid.sampling.smc.strata import held_alike
 from pm_sysid.storage import check_seed, locked, read_chains, read_settings, write_settings
 
 _log = logging.getLogger("pm_sysid")
 #: R-hat above which chains have found different parts of a posterior.
 MIXED = 1.05
+#: Probability below which chains hold shares of a region that are too unlike for chance.
+UNLIKE = 0.01
 
 
 def sample_ibis(
@@ -97,8 +100,9 @@ def sample_ibis(
 
     Notes
     -----
-    Chains that found different parts of the posterior (evidences that differ by more than four errors, or R-hat above 1.05)
-    go on together: from particles of all chains, weighted by their evidence, with proposals that cover the modes of all.
+    Chains that found different parts of the posterior (evidences that differ by more than four errors, R-hat above 1.05, or
+    shares of a region too unlike for chance) go on together: from particles of all chains, weighted by their evidence, with
+    proposals that cover the modes of all.
 
     Examples
     --------
@@ -153,7 +157,8 @@ def sample_ibis(
             "only. Take more draws and chains."
         )
     before = _evidences(statistics)
-    if apart > MIXED or disagree(*before):
+    acceptance = np.clip(final(statistics)["accept_rate"].values, 0.05, 1.0)
+    if apart > MIXED or disagree(*before) or held_alike(x, acceptance, _generator(x)) < UNLIKE:
         statistics = _rejoined(idata, statistics, kernels[0], x)
         if disagree(*before):
             # What they find together agrees with itself. Where one has lost its way, the others may have done so too.
@@ -328,16 +333,19 @@ def _scale_reductions(x: np.ndarray) -> np.ndarray:
     return np.array([float(array_stats.rhat(x[:, :, k], method="rank")) for k in range(x.shape[2])])
 
 
+def _generator(x: np.ndarray) -> np.random.Generator:
+    """Random numbers that follow from particles: the same on any number of cores, and after an interruption."""
+    return np.random.default_rng(np.random.SeedSequence(list(x.tobytes()[:4096])))
+
+
 def _rejoined(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.ndarray) -> xr.Dataset:
     """Chains that found different parts of the posterior go on from the particles of all, weighted by their evidence."""
     coordinates, posterior = kernel.sequential.target.coordinates, group(idata, "posterior")
     (chains, draws), x = x.shape[:2], x.reshape(-1, x.shape[2])
     log_weights = np.repeat(_evidences(statistics)[0], draws)
-    # The random numbers follow from the particles: they are the same on any number of cores, and after an interruption.
-    seeds = np.random.SeedSequence(list(x.tobytes()[:4096])).spawn(chains)
     rows, moved = [], []
-    for seed_of_chain in seeds:
-        kernel.state = kernel.sequential.rejoin(x, log_weights, np.random.default_rng(seed_of_chain))
+    for rng in _generator(x).spawn(chains):
+        kernel.state = kernel.sequential.rejoin(x, log_weights, rng)
         rows.append({**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan})
         moved.append(kernel.state.particles.x)
     idata["posterior"] = xr.DataTree(coordinates.dataset(np.stack(moved), ["chain", "draw"]).assign_attrs(posterior.attrs))

@@ -84,3 +84,15 @@ def test_a_small_mode_far_away_keeps_a_component_of_its_own(seed: int, corrected
     found = Mixture.fit(x, np.full(300, 1 / 300), 3.0, rng, corrected=corrected)
     own = np.unique(found.nearest(x[:10]))
     assert len(own) == 1 and np.mean(found.nearest(x[10:]) == own[0]) < 0.05
+
+
+@pytest.mark.parametrize("size", [1.0, 0.01])
+def test_a_component_of_few_particles_is_open_in_every_direction(size: float) -> None:
+    """Six particles on a line, far from a thousand: the component has their size, and room across the line."""
+    rng = np.random.default_rng(3)
+    few = 10 + size * np.array([[-1.5, 0.0], [-1.0, 0.0], [-0.5, 0.0], [0.5, 0.0], [1.0, 0.0], [1.5, 0.0]])
+    x = np.concatenate([rng.normal(size=(1000, 2)), few])
+    found = Mixture.fit(x, np.full(len(x), 1 / len(x)), 3.0, rng)
+    line = np.argmin(np.sum((found.means - 10) ** 2, axis=1))
+    deviations = np.sqrt(np.sum(found.roots[line] ** 2, axis=1))
+    assert np.all(deviations > 0.3 * size) and np.all(deviations < max(2 * size, 0.15))

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import pm_sysid as sid
 from pm_sysid.sampling.smc.proposals import Mixture
-from pm_sysid.sampling.smc.strata import KEPT, MOST, Strata, log_raise
+from pm_sysid.sampling.smc.strata import KEPT, LEAST, MOST, Strata, log_raise, thin
 
 SAMPLES, SIZE, WIDTH = 60, 4, 0.1
 
@@ -77,3 +77,66 @@ def test_one_region_and_the_last_stage_are_level():
     one = Mixture(np.ones(1), np.zeros((1, 1)), np.ones((1, 1, 1)))
     assert not Strata.of(one, x, np.full(13, 1 / 13)).log_tilt(x).any()
     assert not Strata.level(mixture()).log_tilt(x).any()
+
+
+REGIONS = np.repeat([0, 1], [960, 40])
+
+
+def narrowed(*left: int) -> np.ndarray:
+    """Log-weights (1000, k): all of the first region, and so many of the forty particles of the second one."""
+    weights = np.zeros((1000, len(left)))
+    for k, few in enumerate(left):
+        weights[960 + few :, k] = -1e3
+    return weights
+
+
+def test_a_region_is_thin_from_where_few_of_its_particles_are_left() -> None:
+    told = thin(REGIONS, np.arange(1000), narrowed(40, 20, 8, 3, 1), np.zeros(1000), 0.15)
+    assert told.tolist() == [False, False, False, True, True] and LEAST == 5
+
+
+def test_copies_are_one_particle() -> None:
+    copy = np.arange(1000)
+    copy[960:980] = np.repeat(960 + np.arange(4), 5)  # twenty that are four
+    assert thin(REGIONS, copy, narrowed(20), np.zeros(1000), 0.15).tolist() == [True]
+
+
+def test_no_step_is_shortened_for_a_region_that_is_none_or_holds_nothing_or_cannot_be() -> None:
+    few, every = narrowed(1), np.arange(1000)
+    assert not thin(np.where(REGIONS == 1, -1, 0), every, few, np.zeros(1000), 0.15).any()
+    negligible = np.where(REGIONS == 1, -8.0, 0.0)
+    assert not thin(REGIONS, every, few + negligible[:, None], negligible, 0.15).any()
+    impossible = np.where(few < 0, -np.inf, 0.0)
+    assert not thin(REGIONS, every, impossible, np.zeros(1000), 0.15).any()
+
+
+def small_modes() -> pm.Model:
+    """Squares of three unknowns that are probably positive: each is negative with a probability of 0.028."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.87, 0.7, shape=3)
+        pm.Normal("y", x**2, 0.05, observed=[1.0, 1.0, 1.0])
+    return model
+
+
+def negative(seed: int) -> np.ndarray:
+    """Shares (chain, unknown) of the draws that are negative."""
+    idata = sid.sample_ibis(1000, model=small_modes(), chains=2, cores=1, random_seed=seed, progressbar=False)
+    return np.asarray((idata["posterior"]["x"] < 0).mean("draw"))
+
+
+def exact() -> float:
+    x = np.linspace(-2, 2, 40_001)
+    density = norm.pdf(x, 0.87, 0.7) * norm.pdf(1.0, x**2, 0.05)
+    return float(density[x < 0].sum() / density.sum())
+
+
+def test_small_modes_are_kept_in_both_chains() -> None:
+    assert np.all(np.abs(negative(1) - exact()) < 0.02)
+
+
+@pytest.mark.slow
+def test_small_modes_have_their_shares() -> None:
+    shares = np.array([negative(seed) for seed in range(20)])
+    error = shares.std() / np.sqrt(shares.size)
+    assert abs(shares.mean() - exact()) < 4 * error and error < 0.1 * exact()
+    assert np.mean(shares < 0.3 * exact()) <= 0.05  # one chain may have lost what the other one has
