@@ -198,6 +198,7 @@ def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeyp
     """The first draws seemed to fit; a chain of the last stage that neither fits nor walks would be given up."""
     cloud = around_mode._cloud
     monkeypatch.setattr(around_mode, "_cloud", lambda *given: (cloud(*given)[0], True))
+    monkeypatch.setattr(around_mode, "GOOD_PROPOSALS", 0.7)  # which some of the four reach
     with pm.Model() as model:
         a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
         pm.Normal("y", b - a**2, 0.1, observed=[0.0])
@@ -209,16 +210,20 @@ def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeyp
 
 
 def test_proposals_that_fit_a_part_of_the_posterior_go_on() -> None:
-    """Once they fit what they have seen of this crescent, its evidence is still 3.4 of their errors too low."""
+    """Once they fit what they have seen of this crescent, its evidence is still more than three of their errors too low."""
     width = 0.03
     with pm.Model() as model:
         a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
         pm.Normal("y", b - a**2, width, observed=[0.0])
     grid = np.linspace(-6, 6, 20_001)
     mass = np.sum(norm.pdf(grid) * norm.pdf(grid**2, 0, np.hypot(3, width))) * (grid[1] - grid[0])
-    settings = {"model": model, "chains": 4, "random_seed": 0, "progressbar": False}
-    found = sid.log_evidence(sample_around_mode(np.zeros(2), np.diag([1.0, width**2]), 1000, **settings))
-    assert abs(found.value - np.log(mass)) < 2.5 * found.error < 0.05
+    z = []
+    for seed in range(3):
+        settings = {"model": model, "chains": 4, "random_seed": seed, "progressbar": False}
+        found = sid.log_evidence(sample_around_mode(np.zeros(2), np.diag([1.0, width**2]), 1000, **settings))
+        assert found.error < 0.02
+        z.append((found.value - np.log(mass)) / found.error)
+    assert np.sqrt(np.mean(np.square(z))) < 2.5
 
 
 def test_draws_that_still_spread_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

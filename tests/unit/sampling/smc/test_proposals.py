@@ -95,4 +95,4 @@ def test_a_component_of_few_particles_is_open_in_every_direction(size: float) ->
     found = Mixture.fit(x, np.full(len(x), 1 / len(x)), 3.0, rng)
     line = np.argmin(np.sum((found.means - 10) ** 2, axis=1))
     deviations = np.sqrt(np.sum(found.roots[line] ** 2, axis=1))
-    assert np.all(deviations > 0.3 * size) and np.all(deviations < max(2 * size, 0.15))
+    assert np.all(deviations > 0.15 * size) and np.all(deviations < max(2 * size, 0.15))
