@@ -66,13 +66,15 @@ def fit_pem(
     system : System
         Equations of motion and outputs.
     data : TimeSeries or sequence of TimeSeries
-        One record, or several that share the parameters; NaN marks missing outputs.
+        One record, or several that share their parameters, or some of them; NaN marks missing outputs.
     p_guess : tree of numbers
         Where to start, in dicts, lists, tuples and arrays nested in any way, such as
         ``{"mass": 1.0, "damping": {"c1": 0.1, "c3": 0.2}}``. A number is the parameter its key names, whatever group the key
         is in; the entries of a list or array under the key ``k`` are the parameters ``k_0, k_1, ...``. Without any key,
         numbers stand for the parameters in order. All parameters of the system that are not in ``fixed`` must be there, and
-        standard deviations that the predictor names.
+        standard deviations that the predictor names. A scalar parameter with a list of as many numbers as there are records
+        has one for each of them, such as the stiffness of each of three specimens, ``{"k": [9.0, 9.0, 9.0], "c": 0.1}``;
+        :meth:`PEMResult.like` says whose it has on a record that is not the fit's.
     predictor : ExtendedKalman, UnscentedKalman, ProbabilisticKalman, or a solver, optional
         What predicts. Default: ``ExtendedKalman()``, without process noise.
     x0 : number, mapping by state, sequence, vector, or InitialState, optional
@@ -295,7 +297,7 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
     with np.errstate(invalid="ignore"):
         stderr = np.sqrt(np.diag(cov))
     k = unknowns.n_leaves
-    x0 = unknowns.layout.place(x)[1]
+    x0 = unknowns.layout.place(x)[1][:, : len(setup.base.states)]
     many = len(setup.filter.records) > 1
     finite = evaluation.finite
     result = PEMResult(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pm_sysid.arguments import shown
 from pm_sysid.pem.predictors import read_noise
@@ -27,9 +28,10 @@ class InitialValues(NamedTuple):
         """Which are neither given nor shown by an output; they are taken as zero."""
         return np.asarray(~self.given & (self.std == 0.0))
 
-    def followed_by(self, values: Sequence[float]) -> InitialValues:
-        """The same with further states that every record begins at, each at its own value."""
-        rows = np.broadcast_to(np.asarray(values, dtype=float), (len(self.mean), len(values)))
+    def followed_by(self, values: ArrayLike) -> InitialValues:
+        """The same with further states, which begin at the same values (n,) in every record, or at those of each, (R, n)."""
+        given = np.asarray(values, dtype=float)
+        rows = np.broadcast_to(given, (len(self.mean), given.shape[-1]))
         parts = zip(self, (rows, np.zeros_like(rows), np.ones(rows.shape, dtype=bool)), strict=True)
         return InitialValues(*(np.concatenate(pair, axis=1) for pair in parts))
 

@@ -10,6 +10,7 @@ import pymc as pm
 import scipy
 import xarray as xr
 
+from pm_sysid.arguments import shown, whole
 from pm_sysid.notebook import html_line, html_table
 from pm_sysid.pem import analysis, laplace
 from pm_sysid.records.timeseries import TimeSeries
@@ -79,6 +80,31 @@ class PEMResult(scipy.optimize.OptimizeResult):
         With the deviation of each output's innovations, ``noise_...``, where the objective does not have one.
         """
         return dict(zip(self.names, map(float, self.x), strict=True)) | laplace.deviations(self)
+
+    def like(self, record: int) -> PEMResult:
+        """The same fit, whose parameters on other records are those of one of its own.
+
+        For parameters with a number for each record (``p_guess={"k": [1.0, 1.2]}``): ``fit.like(1).predict(new)`` predicts a
+        new record of the second specimen.
+
+        Parameters
+        ----------
+        record : int
+            Number of the fit's record.
+
+        Returns
+        -------
+        PEMResult
+
+        Raises
+        ------
+        ValueError
+            If the fit has no such record.
+        """
+        count = len(self.setup.filter.records)
+        if not whole(record, 0, count - 1):
+            raise ValueError(f"record is {shown(record)}; give the number of a record of the fit, 0 to {count - 1}.")
+        return PEMResult(self, setup=self.setup._replace(like=int(record)))
 
     def priors(self, *, scale: float = 10.0) -> laplace.Priors:
         """Priors around the fit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -59,18 +60,22 @@ class Unknowns(NamedTuple):
 class Setup(NamedTuple):
     """A problem of prediction-error minimisation.
 
-    In ``system`` the parameters that drift, ``walks``, are the last states; ``base`` is the system as it was given.
+    In ``system`` the parameters that drift or that each record has its own of, ``walks``, are the last states; ``base`` is the
+    system as it was given. ``by_record`` are those that each record has its own of; ``like`` is the record whose own another
+    record takes.
     """
 
     system: System
     base: System
     walks: tuple[str, ...]
+    by_record: tuple[str, ...]
     predictor: Predictor
     filter: Filter
     unknowns: Unknowns
     roots: np.ndarray  # of the covariance of the initial states, (R, n_x, n_x)
     initially: InitialValues  # as given, or as the first samples show them
     by_default: bool  # whether it was not said which initial states are estimated
+    like: int | None = None
 
 
 def set_up(
@@ -105,11 +110,13 @@ def set_up(
             raise ValueError(f"p_guess has {len(guess)} numbers; give one for each parameter, in order: {tuple(free)}.")
         guess = dict(zip(free, guess.values(), strict=True))
     base, walks = system, read_walks(system, varying, predictor, median_step(records))
+    own = _by_record(system, guess, fixed, predictor, len(records))
+    # A parameter with a number for each record is one that drifts by nothing.
+    walks = {**walks, **{name: 0.0 for name in own if name not in walks}}
     process, noise = predictor.noises(system)
     process = process.followed_by(list(walks.values()))
     noise = _default_noise(noise, system, process, objective)
-    _check_by_record(system, guess, fixed, len(records))
-    _check_names(system, guess, fixed, process, noise, objective)
+    _check_names(system, guess, fixed, own, process, noise, objective)
 
     initially = initial_values(system, records, initial.x0)
     start, std = initially.mean, initially.std
@@ -125,9 +132,11 @@ def set_up(
     default = np.where(unknown, 0.0, default)
     roots = covariance_roots(system, initial.P0, default)
     if walks:
-        # The value of a parameter at the first sample is one unknown of all records, and the filter is certain of it.
+        # The value of a parameter at the first sample is one unknown, of all records or of each; the filter is certain of it.
         system, n = with_states_for(base, tuple(walks)), len(walks)
-        initially = initially.followed_by([{**guess, **fixed}[name] for name in walks])
+        numbers = {**guess, **fixed}
+        leaf = [[own[w][r] if w in own else w for w in walks] for r in range(len(records))]
+        initially = initially.followed_by([[numbers[name] for name in row] for row in leaf])
         start = initially.mean
         unknown, roots = np.pad(unknown, ((0, 0), (0, n))), np.pad(roots, ((0, 0), (0, n), (0, n)))
     _check_weights(predictor, process, noise, roots, objective)
@@ -141,12 +150,13 @@ def set_up(
     sizes = {"process": START * states, "noise": START * _spread(outputs)}
     kalman = [("process", process, system.states), ("noise", noise, system.outputs)]
     kalman = kalman if filter.n_process else kalman[1:]
-    unknowns = _unknowns(system, tuple(walks), guess, values, kalman, sizes, start, unknown, bounds, positional)
+    drifting = [(r, system.states.index(w), own[w][r] if w in own else w) for w in walks for r in range(len(records))]
+    unknowns = _unknowns(system, drifting, guess, values, kalman, sizes, start, unknown, bounds, positional)
     if unknowns.x.size == 0:
         raise ValueError("there is nothing to find: p_guess is empty, and neither noise nor initial states are estimated.")
     if objective == "mse" and (count := int(np.isfinite(outputs).sum())) < unknowns.x.size:
         raise ValueError(f"data has {count} measurements, fewer than the {unknowns.x.size} unknowns; use a longer record.")
-    return Setup(system, base, tuple(walks), predictor, filter, unknowns, roots, initially, by_default)
+    return Setup(system, base, tuple(walks), tuple(own), predictor, filter, unknowns, roots, initially, by_default)
 
 
 def refined(setup: Setup, x: np.ndarray) -> Setup | None:
@@ -204,22 +214,40 @@ def _check_weights(predictor: Predictor, process: Noise, noise: Noise, roots: np
         )
 
 
-def _check_by_record(system: System, guess: Mapping[str, float], fixed: Mapping[str, float], n_records: int) -> None:
-    """Refuse a parameter with a number for each record, in words of its own."""
-    for p in system.params:
-        entries = {f"{p}_{i}" for i in range(n_records)}
-        if n_records > 1 and p not in guess and p not in fixed and entries <= set(guess):
+def _by_record(
+    system: System, guess: Mapping[str, float], fixed: Mapping[str, float], predictor: Predictor, n_records: int
+) -> dict[str, list[str]]:
+    """Leaves of the scalar parameters that have a number for each record, by parameter: ``{"k": ["k_0", "k_1"]}``.
+
+    Raises
+    ------
+    ValueError
+        For another number of numbers, or a predictor that cannot have them.
+    """
+    found: dict[str, list[str]] = {}
+    for p, shape in system.params.shapes.items():
+        entries = [name for name in guess if name not in system.params and re.fullmatch(rf"{re.escape(p)}_\d+", name)]
+        if shape != () or p in guess or p in fixed or not entries:
+            continue
+        if entries != [f"{p}_{r}" for r in range(n_records)]:
             raise ValueError(
-                f"p_guess has {n_records} numbers for {p!r}, one for each record, but a fit shares its parameters: fit each "
-                f"record by itself, or build an ODEFilter with params={{{p!r}: {p}}}, {p} a variable of shape ({n_records},), "
-                "and call find_mode."
+                f"p_guess has {len(entries)} numbers for {p!r}; give one, which all records share, or a list with one for each "
+                f"of the {n_records} records."
             )
+        if isinstance(predictor, ProbabilisticKalman):
+            raise ValueError(
+                f"p_guess has a number for each record for {p!r}, which a ProbabilisticKalman cannot have; take ExtendedKalman "
+                f"or UnscentedKalman, or build an ODEFilter with {p} a variable of shape ({n_records},), and call find_mode."
+            )
+        found[p] = entries
+    return found
 
 
 def _check_names(
     system: System,
     guess: Mapping[str, float],
     fixed: Mapping[str, float],
+    own: Mapping[str, Sequence[str]],
     process: Noise,
     noise: Noise,
     objective: ObjectiveName,
@@ -230,13 +258,14 @@ def _check_names(
         raise ValueError(f"Q or R names {clash} as standard deviations, but these are parameters of the system; rename them.")
     if objective == "mse" and (deviations or ESTIMATE in (*process.entries, *noise.entries)):
         raise ValueError(
-            "Q or R is to be found, but the mean squared innovation depends on their ratio alone and is least for no noise at "
+            "Q, R or varying is to be found, but the mean squared innovation depends on their ratio alone and is least for no noise at "
             "all; use objective='likelihood'."
         )
     if twice := [n for n in guess if n in fixed]:
         raise ValueError(f"{twice} are both in p_guess and fixed; leave them out of one.")
-    missing = [n for n in (*system.params, *deviations) if n not in guess and n not in fixed]
-    unknown = [n for n in guess if n not in system.params and n not in deviations]
+    asked, leaf = [p for p in system.params if p not in own], {name for names in own.values() for name in names}
+    missing = [n for n in (*asked, *deviations) if n not in guess and n not in fixed]
+    unknown = [n for n in guess if n not in system.params and n not in deviations and n not in leaf]
     if missing or unknown:
         parts = [f"lacks {missing}"] * bool(missing) + [f"has the unknown names {unknown}"] * bool(unknown)
         raise ValueError(
@@ -311,7 +340,7 @@ def _filter(
 
 def _unknowns(
     system: System,
-    walks: tuple[str, ...],
+    drifting: Sequence[tuple[int, int, str]],
     guess: Mapping[str, float],
     values: Mapping[str, float],
     noises: Sequence[tuple[str, Noise, Sequence[str]]],
@@ -321,7 +350,10 @@ def _unknowns(
     bounds: Any,
     positional: bool,
 ) -> Unknowns:
-    """Order the unknowns: leaves of ``p_guess``, standard deviations, initial states."""
+    """Order the unknowns: leaves of ``p_guess``, standard deviations, initial states.
+
+    ``drifting``: record, state and leaf of each parameter that is a state.
+    """
     names, x = list(guess), list(guess.values())
     index = {name: i for i, name in enumerate(names)}
     params = [values[p] for p in system.params]
@@ -351,7 +383,7 @@ def _unknowns(
                     shown[name] = -1, entry
     places = np.argwhere(estimate)
     at = [len(names) + i for i in range(len(places))]
-    shared = [(r, system.states.index(w), index[w]) for w in walks if w in index for r in range(len(x0))]
+    shared = [(r, i, index[name]) for r, i, name in drifting if name in index]
     many = len(x0) > 1
     names += [f"x0[{r}].{system.states[i]}" if many else f"x0.{system.states[i]}" for r, i in places]
     x += [float(x0[r, i]) for r, i in places]

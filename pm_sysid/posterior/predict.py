@@ -352,9 +352,9 @@ class Source:
             unlike = [p for i, p in enumerate(system.params) if np.ptp(table[:, :, i], axis=1).any() and p not in given]
             if record is None and unlike:
                 raise ValueError(
-                    f"the records have parameters {unlike} of their own; say which to take: record=0 for those of the first, "
-                    "or "
-                    "params={...} with a value for each, such as a variable of the model for a new specimen."
+                    f"the records have parameters {unlike} of their own; say which to take: record=0 for those of the first "
+                    "(Validation(..., record=0) in report and compare_models), or params={...} with a value for each, such as "
+                    "a variable of the model for a new specimen."
                 )
             table = table[:, int(record or 0)]
         table = np.array(table)

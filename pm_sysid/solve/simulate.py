@@ -144,10 +144,14 @@ def _simulate(
         raise ValueError(f"distance is {distance!r}; give 'nmse', or None for the runs themselves.")
     system, entries = driven_system(system, *processes)
     seed(random_seed)
-    if system.driving and (distance is not None or method == "implicit" or any(isinstance(v, Variable) for v in entries)):
+    if system.driving and any(isinstance(v, Variable) for v in entries):
         raise ValueError(
-            "latent and varying draw paths for runs by the Runge-Kutta method; leave out distance and method, and give the "
-            "processes numbers."
+            "latent and varying have PyMC variables, but draw paths of given numbers; give the processes numbers, or draw from "
+            "the model (pm.sample_prior_predictive, predict)."
+        )
+    if system.driving and (distance is not None or method == "implicit"):
+        raise ValueError(
+            "latent and varying draw paths for runs by the Runge-Kutta method; leave out distance, and method='implicit'."
         )
     (record,) = check_records(system, data, need_y=distance is not None)
     if "time" in (*system.states, *system.outputs):

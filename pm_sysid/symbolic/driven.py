@@ -64,15 +64,15 @@ def driven_system(
         Values of these further parameters.
     """
     found: list[tuple[str, str, Process]] = []
-    for what, role, kind, names, given in (
-        ("latent", "input", "input", system.inputs, latent),
-        ("varying", "parameter", "parameter", system.params, varying),
-        ("coloured", "noise", "output", system.outputs, coloured),
+    for what, role, kind, names, given, such in (
+        ("latent", "input", "input", system.inputs, latent, "{'d': Matern(...)}"),
+        ("varying", "parameter", "parameter", system.params, varying, "{'k': RandomWalk(...)}"),
+        ("coloured", "noise", "output", system.outputs, coloured, "{'y': OU(...)}"),
     ):
         if given is None:
             continue
         if not isinstance(given, Mapping):
-            raise TypeError(f"{what} is {shown(given)}; give a dict of processes by {kind}, such as {{'d': Matern(...)}}.")
+            raise TypeError(f"{what} is {shown(given)}; give a dict of processes by {kind}, such as {such}.")
         for name, process in given.items():
             if not among(name, names):
                 more = f", one process for each entry of {name!r}" if among(name, names.shapes) else ""
@@ -194,6 +194,6 @@ def _check_drift(system: System, name: str) -> None:
     for derived in system.derived:
         if tensor in graph_inputs([derived.expression]):
             raise ValueError(
-                f"varying names {name!r}, which enters {derived.name}, an expression that is computed once a parameter set; "
-                "write it with scalar operations, or let another parameter drift."
+                f"{name!r} drifts (varying), or has a number for each record, but enters {derived.name}, an expression that is "
+                "computed once a parameter set; write that with scalar operations, or let another parameter drift."
             )

@@ -162,6 +162,7 @@ ENTRIES: dict[str, Entry] = {
     "PEMResult.predict": Entry(
         fit_method("predict"), {"k": 2, "record": RECORD, "x0": 1.0}, lambda r: "y" in r, names={"record": ("data",)}
     ),
+    "PEMResult.like": Entry(fit_method("like"), {"record": 0}, said),
     "PEMResult.resid": Entry(
         fit_method("resid"),
         {"record": RECORD, "x0": 1.0, "lags": 4},

@@ -51,7 +51,7 @@ def test_a_parameter_drifts_from_its_value() -> None:
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"latent": {"d": sid.OU(scale=1.0, rate=1.0)}, "method": "implicit"}, "leave out distance and method"),
+        ({"latent": {"d": sid.OU(scale=1.0, rate=1.0)}, "method": "implicit"}, "leave out distance, and method='implicit'"),
         ({"latent": {"force": sid.OU(scale=1.0, rate=1.0)}}, "latent names 'force'"),
         ({"latent": {"d": sid.OU(scale=1.0, rate=1.0)}, "random_seed": -1}, "random_seed is -1"),
     ],
