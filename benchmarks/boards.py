@@ -42,6 +42,7 @@ import pm_sysid as sid
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results" / "boards.json", HERE.parent / "docs"
 DRAWS, SEED = 64, 7
+LONG = 5000  # samples of a training record up to which every structure has a posterior and not the chosen one alone
 ENOUGH = 10  # effective draws without which a fit is not believed
 MEASURED = {"Silverbox": "V", "BoucWen": "m", "EMPS": "m", "Cascaded_Tanks": "V"}  # units of the records
 Z90 = 1.6448536269514722  # the middle 90 % of a normal distribution
@@ -143,10 +144,13 @@ class Posterior(NamedTuple):
         return float(1.0 / np.sum(self.weights**2))
 
 
-def posterior(found: Fitted, train: sid.TimeSeries, counted: float) -> Posterior:
-    """Importance sampling with Laplace's approximation as the proposal; a likelihood that counts each error once."""
+def posterior(found: Fitted, train: sid.TimeSeries, counted: float, times: int = 1) -> Posterior:
+    """Importance sampling with Laplace's approximation as the proposal; a likelihood that counts each error once.
+
+    ``times`` as many draws as usual.
+    """
     fit, system, rng = found.fit, found.structure.system, np.random.default_rng(SEED)
-    number = DRAWS if len(train) * found.structure.substeps > 50_000 else 16 * DRAWS
+    number = times * (DRAWS if len(train) * found.structure.substeps > 50_000 else 16 * DRAWS)
     covariance = counted * np.where(np.isfinite(fit.cov), fit.cov, 0.0)
     std = np.sqrt(np.diag(covariance))
     size = np.where(std > 0, std, 1.0)  # unknowns differ by many orders of magnitude
@@ -251,6 +255,21 @@ def test_errors(found: Fitted, bench: sid.datasets.Benchmark) -> dict[str, float
     return dict(zip(bench.test, sid.score(bench, runs)["rmse"].tolist(), strict=True))
 
 
+def covered(
+    found: Fitted, bench: sid.datasets.Benchmark, train: sid.TimeSeries, counted: float, noiseless: bool
+) -> dict[str, float]:
+    """Shares of the tests in the 90 % interval of a structure; none where hardly a draw of its posterior counts."""
+    draws = posterior(found, train, counted, times=20)
+    if draws.effective < ENOUGH:
+        return {}
+    shares = {}
+    for test, record in bench.test.items():
+        mean, spread = predictive(found, record, bench.window, draws)
+        half = Z90 * (spread if noiseless else np.hypot(spread, np.sqrt(found.fit.fun)))
+        shares[test] = float(np.mean(np.abs(mean - record.y)[bench.window :] <= half[bench.window :]))
+    return shares
+
+
 def play(name: str, board: Board, short: bool) -> dict[str, Any]:
     """All of one board."""
     bench = sid.datasets.benchmark(name)  # type: ignore[arg-type]
@@ -292,6 +311,7 @@ def play(name: str, board: Board, short: bool) -> dict[str, Any]:
                 "unknowns": len(f.fit.x),
                 "evidence": table[f.structure.name] - max(table.values()),
                 "errors": {} if short else test_errors(f, bench),
+                "coverage": covered(f, bench, train, counted, board.noiseless) if len(train) <= LONG and not short else {},
                 "seconds": f.seconds,
                 "beaten by": beaten(f, found),
             }

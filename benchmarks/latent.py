@@ -115,7 +115,7 @@ def study(records: int) -> dict[str, Any]:
     inside: list[float] = []
     errors: list[float] = []
     scores: dict[str, list[np.ndarray]] = {"with": [], "without": []}
-    begun, failed = time.time(), 0
+    begun, failed = time.time(), dict.fromkeys(models, 0)
     for seed in range(records):
         record, force = drawn(seed)
         for kind, model in models.items():
@@ -124,7 +124,7 @@ def study(records: int) -> dict[str, Any]:
             mode, covariance = posteriors[kind](start_of(names))
             std = np.sqrt(np.diag(covariance))
             if not np.all(np.linalg.eigvalsh(covariance) > 0):
-                failed += kind == "with"
+                failed[kind] += 1
                 continue
             scores[kind].append(np.array([(mode[i] - np.log(v)) / std[i] for i, n in enumerate(names)
                                           for p, v in TRUTH.items() if n == f"{p}_log__"]))  # fmt: skip
@@ -139,7 +139,8 @@ def study(records: int) -> dict[str, Any]:
     table = {kind: np.array(z) for kind, z in scores.items()}
     return {
         "records": records,
-        "failed": failed,
+        "failed": failed["with"],
+        "failed without": failed["without"],
         "force": {"coverage": float(np.mean(inside)), "spread": float(np.std(inside)), "error": float(np.mean(errors))},
         "parameters": {
             kind: {p: float(np.mean(np.abs(z[:, i]) < WIDTH)) for i, p in enumerate(TRUTH)} for kind, z in table.items()

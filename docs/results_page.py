@@ -264,7 +264,29 @@ def pem_spread(found: Mapping[str, Any]) -> str:
         for name, row in found.get(section, {}).items()
     ]
     columns = ["fits", "records", "confidently wrong", "said to be unsure", "spread of errors over standard errors"]
-    return "The spread is that of each parameter: smallest to largest.\n\n" + table(columns, rows)
+    drift = [
+        [
+            name,
+            row["records"],
+            row["confidently wrong"],
+            row["said that innovations are coloured"],
+            ", ".join(f"{value:.2f}" for value in row["spread"]),
+            f"{100 * row['path in its band']:.1f} %" if "path in its band" in row else "",
+        ]
+        for name, row in found.get("drift", {}).items()
+    ]
+    head = [
+        "stiffness that drifts",
+        "records",
+        "confidently wrong",
+        "said that innovations are coloured",
+        "spread",
+        "path in its 90 % band",
+    ]
+    more = "\n\nRecords of an oscillator whose stiffness walks, fitted with the walk and with a constant:\n\n" + table(
+        head, drift
+    )
+    return "The spread is that of each parameter: smallest to largest.\n\n" + table(columns, rows) + (more if drift else "")
 
 
 def annealing(found: Mapping[str, Any]) -> str:
@@ -667,14 +689,15 @@ def latent(found: Mapping[str, Any]) -> str:
     force, rows = found["force"], []
     for kind, inside in found["parameters"].items():
         bias = found["bias"][kind]
-        rows.append([f"{kind} the force", *(f"{100 * inside[p]:.0f} % ({bias[p]:+.1f})" for p in inside)])
+        lost = found["failed" if kind == "with" else "failed without"]
+        rows.append([f"{kind} the force", *(f"{100 * inside[p]:.0f} % ({bias[p]:+.1f})" for p in inside), lost])
     text = (
         f"{found['records']} records of a Duffing oscillator with a force that was not recorded: "
         f"{100 * force['coverage']:.1f} % of its samples are in the 90 % band, whose centre is off by "
         f"{100 * force['error']:.0f} % of the force's standard deviation. "
         "Records whose parameters are in their 90 % intervals, and in brackets the mean error in standard deviations:\n\n"
     )
-    return text + table(["model", *next(iter(found["parameters"].values()))], rows)
+    return text + table(["model", *next(iter(found["parameters"].values())), "records without a mode"], rows)
 
 
 def tank_inflow(found: Mapping[str, Any]) -> str:
@@ -713,15 +736,19 @@ def emps_forces(found: Mapping[str, Any]) -> str:
 
 def noise(found: Mapping[str, Any]) -> str:
     """References and coverage of noise that is not Gaussian."""
-    limits, outliers = found["limits_reference"], found["outliers_reference"]
+    coloured, limits, outliers = (found[f"{name}_reference"] for name in ("coloured", "limits", "outliers"))
     exact = [
         [
+            "coloured", "the Gaussian of all samples together", coloured["records"], number(coloured["shift"]),
+            number(coloured["largest_shift"]), f"{coloured['sd_ratio']:.4f}",
+        ],
+        [
             "limits", "probability of all censored samples together", limits["records"], number(limits["shift"]),
-            number(limits["largest_shift"]), number(limits["sd_ratio"]),
+            number(limits["largest_shift"]), f"{limits['sd_ratio']:.4f}",
         ],
         [
             "outliers", "Gibbs sampler over the scales", outliers["records"], number(outliers["shift"]),
-            number(outliers["largest_shift"]), number(outliers["sd_ratio"]),
+            number(outliers["largest_shift"]), f"{outliers['sd_ratio']:.4f}",
         ],
     ]  # fmt: skip
     text = (
@@ -753,18 +780,20 @@ def boards(found: Mapping[str, Any]) -> str:
         if not board["structures"]:
             continue
         tests = list(next(iter(board["structures"].values()))["errors"])
-        lines = []
+        covers, lines = any(row.get("coverage") for row in board["structures"].values()), []
         for structure, row in board["structures"].items():
             chosen = f"**{structure}**" if structure == board["chosen"] else structure
             chosen += " [search failed]" if row["beaten by"] else ""
             errors = [number(row["errors"][t]) for t in tests]
-            lines.append([chosen, row["unknowns"], number(row["training"]), f"{row['evidence']:.0f}", *errors])
+            inside = [f"{100 * row['coverage'][t]:.0f} %" if t in row["coverage"] else "" for t in tests if covers]
+            lines.append([chosen, row["unknowns"], number(row["training"]), f"{row['evidence']:.0f}", *errors, *inside])
         unit = board["rows"][0]["unit"]
+        inside = [f"{t}, in the 90 % interval" for t in tests if covers]
+        header = ["structure", "unknowns", "training", "evidence", *tests, *inside]
         tables.append(
             f"\n{name}, RMSE in {unit}; evidence less that of the best, each error counted once (the criterion counts it "
             f"{board['counted']:.1f} times otherwise); the structure that was chosen is bold; [search failed]: a structure "
-            "that it contains has a smaller error in training:\n\n"
-            + table(["structure", "unknowns", "training", "evidence", *tests], lines)
+            "that it contains has a smaller error in training:\n\n" + table(header, lines)
         )
     columns = ["board", "test (window)", "unit", "best known", "here", "in the 90 % interval", "half its width", "seconds"]
     return "".join(["Tests by the official splits and metric.\n\n", table(columns, rows), *tables])

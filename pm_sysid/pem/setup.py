@@ -258,8 +258,8 @@ def _check_names(
         raise ValueError(f"Q or R names {clash} as standard deviations, but these are parameters of the system; rename them.")
     if objective == "mse" and (deviations or ESTIMATE in (*process.entries, *noise.entries)):
         raise ValueError(
-            "Q, R or varying is to be found, but the mean squared innovation depends on their ratio alone and is least for no noise at "
-            "all; use objective='likelihood'."
+            "Q, R or varying is to be found, but the mean squared innovation depends on their ratio alone and is least for no "
+            "noise at all; use objective='likelihood'."
         )
     if twice := [n for n in guess if n in fixed]:
         raise ValueError(f"{twice} are both in p_guess and fixed; leave them out of one.")
