@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,32 @@ def without_a_filter(i: int) -> pm.Model:
     return model
 
 
+def eight_arrays() -> pm.Model:
+    """A likelihood of PyMC's own with as many arrays of data as a filter has."""
+    with pm.Model() as model:
+        a, b, c, d = (pm.LogNormal(name, 0.0, 0.2) for name in "abcd")
+        y, *x = (pm.Data(f"data_{i}", np.random.default_rng(i).standard_normal(100)) for i in range(8))
+        pm.Normal("y", a * sum(x) + b * c * d, pm.HalfNormal("noise", 1.0), observed=y)
+    return model
+
+
+def sampled_again(fits: int, model: pm.Model, sampler: str) -> dict[str, Any]:
+    """``pm.sample`` again and again on one model, by NUTS."""
+    options: dict[str, Any] = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+
+    def fit(i: int) -> None:
+        with model:
+            pm.sample(20, tune=20, nuts_sampler=sampler, random_seed=i, **options)
+
+    return repeated(fits, fit)
+
+
+#: Models that are sampled again and again.
+AGAIN: dict[str, Callable[[], pm.Model]] = {
+    "a filter": lambda: model_of(record(100)),
+    "PyMC's own, one array": lambda: without_a_filter(0),
+    "PyMC's own, eight arrays": eight_arrays,
+}
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     "nothing": lambda fits: nothing(),
     "a million samples": lambda fits: million_samples(),
@@ -212,6 +239,14 @@ CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     "new data, mode and pm.sample": lambda fits: new_data(fits, sample_briefly),
     "a new model each time": lambda fits: repeated(fits, lambda i: sample_briefly(model_of(record(100, i)))),
     "a new model without a filter": lambda fits: repeated(fits, lambda i: sample_briefly(without_a_filter(i))),
+    **{
+        f"pm.sample again, {sampler}: {name}": partial(
+            lambda fits, build, sampler: sampled_again(fits, build(), sampler), **again
+        )
+        for name, build in AGAIN.items()
+        for sampler in ("pymc", "nutpie")
+        for again in [{"build": build, "sampler": sampler}]
+    },
 }
 
 

@@ -31,6 +31,7 @@ TOLERANCE = 1e-8
 CASES = [
     ("oscillator", "ou", 3, (), 2, "zoh"),
     ("oscillator", "matern 3/2", 3, (), 2, "zoh"),
+    ("oscillator", "matern 5/2", 3, (), 2, "zoh"),
     ("oscillator", "periodic", 3, (), 2, "zoh"),
     ("oscillator", "trend", 3, (), 2, "zoh"),
     ("two", "matern 3/2", 2, (0, 1, 2), 1, "foh"),
@@ -88,7 +89,7 @@ def compare(mean: np.ndarray, covariance: np.ndarray, truth: Any) -> None:
     assert np.max(np.abs(covariance - own) / np.outer(spread, spread)) < TOLERANCE
 
 
-@pytest.mark.parametrize("case", CASES[1::3], ids=str)
+@pytest.mark.parametrize("case", CASES[1:], ids=str)
 def test_paths_have_the_joint_covariance_of_all_samples(case: Any) -> None:
     name, prior_name, order, free, substeps, intersample = case
     truth = expected(SYSTEMS[name], prior_name, order, free, substeps, intersample)
