@@ -533,7 +533,14 @@ def load(found: Mapping[str, Any]) -> str:
         if "fits" not in row
     ]
     again = [
-        [name, row["fits"], f"{row['MiB'][0]:,.0f}", f"{row['MiB'][-1]:,.0f}", f"{row['growth_%']:+.1f} %"]
+        [
+            name,
+            row["fits"],
+            f"{row['MiB'][0]:,.0f}",
+            f"{row['MiB'][-1]:,.0f}",
+            f"{row['growth_%']:+.1f} %",
+            f"{row['MiB_a_fit']:.2f}",
+        ]
         for name, row in found.items()
         if "fits" in row
     ]
@@ -541,7 +548,7 @@ def load(found: Mapping[str, Any]) -> str:
     text += table(["", "value, s", "gradient, s", "MiB"], large)
     if again:
         text += "\nMemory during repeated fits in one process; the growth is that over the second half.\n\n"
-        text += table(["", "fits", "first, MiB", "last, MiB", "growth"], again)
+        text += table(["", "fits", "first, MiB", "last, MiB", "growth", "MiB a fit"], again)
     return text
 
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import pm_sysid as sid
 from pm_sysid.sampling.smc.proposals import Mixture
-from pm_sysid.sampling.smc.strata import KEPT, LEAST, MOST, Strata, log_raise, thin
+from pm_sysid.sampling.smc.strata import KEPT, LEAST, MOST, Strata, held_alike, log_raise, thin
 
 SAMPLES, SIZE, WIDTH = 60, 4, 0.1
 
@@ -141,3 +141,31 @@ def test_small_modes_have_their_shares() -> None:
     error = shares.std() / np.sqrt(shares.size)
     assert abs(shares.mean() - exact()) < 4 * error and error < 0.1 * exact()
     assert np.mean(shares < 0.3 * exact()) <= 0.05  # one chain may have lost what the other one has
+
+
+def draws_of_two_modes(rng: np.random.Generator, *shares: float) -> np.ndarray:
+    """Draws (chain, 1000, 2) of chains whose second mode holds these shares."""
+    x = rng.normal(size=(len(shares), 1000, 2))
+    x[..., 0] += 10 * (rng.random((len(shares), 1000)) < np.array(shares)[:, None])
+    return x
+
+
+def test_a_mode_that_one_chain_has_lost_is_seen() -> None:
+    rng, half = np.random.default_rng(0), np.array([0.5, 0.5])
+    assert held_alike(draws_of_two_modes(rng, 0.03, 0.0), half, rng) < 0.01
+    assert held_alike(draws_of_two_modes(rng, 0.0, 0.04, 0.04), np.full(3, 0.5), rng) < 1e-3
+    assert held_alike(draws_of_two_modes(rng, 0.03)[:1], half[:1], rng) == 1.0  # one chain
+
+
+def test_chains_that_hold_the_same_shares_differ_by_chance_alone() -> None:
+    """False alarms are as many as the probability says, also where draws of a chain depend on each other."""
+    found = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        x = draws_of_two_modes(rng, 0.05, 0.05)
+        for chain in x:  # half of the proposals are accepted
+            for i in range(1, len(chain)):
+                if rng.random() < 0.5:
+                    chain[i] = chain[i - 1]
+        found.append(held_alike(x, np.array([0.5, 0.5]), rng))
+    assert np.mean(np.array(found) < 0.01) <= 0.04 and np.mean(np.array(found) < 0.2) <= 0.35
