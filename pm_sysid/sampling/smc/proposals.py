@@ -267,22 +267,27 @@ def _with_room(shares: np.ndarray, roots: np.ndarray, sizes: np.ndarray) -> np.n
 
     The covariance of few particles is too narrow in some directions, and chains with such proposals leave a small mode more
     easily than they come back. A component's variances along its axes, relative to those within all components, are drawn to
-    their mean as by d more particles, and at most as far up as chance takes them down.
+    their mean as far as they differ by chance, and at most as far up as chance takes them down.
 
     Notes
     -----
-    The smallest eigenvalue of a covariance of n particles in d unknowns is near ``(1 - sqrt(d / (n - 1)))^2`` for the identity:
-    Marchenko and Pastur (1967), Mathematics of the USSR-Sbornik 1, 457-483.
+    How far: the shrinkage of Chen, Wiesel, Eldar and Hero (2010), IEEE Transactions on Signal Processing 58, 5016-5029, Eq. 17.
+    Of n particles in d unknowns the smallest variance is near ``(1 - sqrt(d / (n - 1)))^2`` of the true one where all are alike
+    (Marchenko and Pastur 1967, Mathematics of the USSR-Sbornik 1, 457-483); where they differ much, each has lost a degree of
+    freedom to every larger one.
     """
-    d = roots.shape[1]
+    d, n = roots.shape[1], np.maximum(sizes, 1.0)[:, None]
     within = np.linalg.cholesky(np.tensordot(shares, roots @ np.swapaxes(roots, 1, 2), 1))
     relative = np.linalg.solve(within, roots)
-    variances, axes = np.linalg.eigh(relative @ np.swapaxes(relative, 1, 2))
-    # Of n particles, n - 1 squares.
-    mean = (sizes * variances.mean(axis=1) + COMMON) / (np.maximum(sizes - 1, 0.0) + COMMON)
-    drawn = (sizes[:, None] * variances + d * mean[:, None]) / (sizes + d)[:, None]
-    lowest = np.maximum(1 - np.sqrt(d / np.maximum(sizes - 1, d)), 1e-6) ** 2
-    wider = np.maximum(variances, np.minimum(drawn, variances / lowest[:, None]))
+    variances, axes = np.linalg.eigh(relative @ np.swapaxes(relative, 1, 2))  # the smallest first
+    total, square = variances.sum(axis=1, keepdims=True), np.sum(variances**2, axis=1, keepdims=True)
+    apart = np.maximum(square - total**2 / d, 1e-300)
+    chance = np.clip((np.maximum(n - 2, 0.0) / n * square + total**2) / ((n + 2) * apart), 0.0, 1.0)
+    mean = (n * total / d + COMMON) / (n - 1 + COMMON)  # of n particles, n - 1 squares
+    alike = 2 * np.log(np.maximum(1 - np.sqrt(d / np.maximum(n - 1, d)), 1e-6))
+    unlike = np.log(np.maximum(1 - np.arange(d)[::-1] / np.maximum(n - 1, 1e-6), 1e-6))
+    most = variances * np.exp(-chance * alike - (1 - chance) * unlike)
+    wider = np.maximum(variances, np.minimum((1 - chance) * variances + chance * mean, most))
     covariances = (within @ axes) * wider[:, None, :] @ np.swapaxes(within @ axes, 1, 2)
     return np.asarray(np.linalg.cholesky(covariances))
 

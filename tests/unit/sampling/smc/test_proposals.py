@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pm_sysid.sampling.smc.proposals import Mixture, distinct
+from pm_sysid.sampling.smc.proposals import Mixture, _with_room, distinct
 
 EQUAL = np.full(1000, 1e-3)
 
@@ -86,13 +86,28 @@ def test_a_small_mode_far_away_keeps_a_component_of_its_own(seed: int, corrected
     assert len(own) == 1 and np.mean(found.nearest(x[10:]) == own[0]) < 0.05
 
 
-@pytest.mark.parametrize("size", [1.0, 0.01])
-def test_a_component_of_few_particles_is_open_in_every_direction(size: float) -> None:
-    """Six particles on a line, far from a thousand: the component has their size, and room across the line."""
-    rng = np.random.default_rng(3)
-    few = 10 + size * np.array([[-1.5, 0.0], [-1.0, 0.0], [-0.5, 0.0], [0.5, 0.0], [1.0, 0.0], [1.5, 0.0]])
-    x = np.concatenate([rng.normal(size=(1000, 2)), few])
-    found = Mixture.fit(x, np.full(len(x), 1 / len(x)), 3.0, rng)
-    line = np.argmin(np.sum((found.means - 10) ** 2, axis=1))
-    deviations = np.sqrt(np.sum(found.roots[line] ** 2, axis=1))
-    assert np.all(deviations > 0.15 * size) and np.all(deviations < max(2 * size, 0.15))
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+@pytest.mark.parametrize("spread", [(1.0, 1.0, 1.0), (1.0, 0.1, 0.01)])
+def test_components_of_few_particles_have_room_where_these_leave_it_out(spread: tuple[float, ...], scale: float) -> None:
+    """Beside a large component, one of eight particles, as wide or narrow, of the same shape or far from it."""
+    rng, n, true = np.random.default_rng(5), 8, scale * np.array(spread)
+    narrow, smallest, widest = [], [], []
+    for _ in range(200):
+        x = rng.normal(size=(n, 3)) * true
+        few = np.linalg.cholesky(np.cov(x.T, bias=True))
+        roots = np.array([np.eye(3), few])
+        big, room = _with_room(np.array([0.98, 0.02]), roots, np.array([400.0, n]))
+        relative = [np.linalg.eigvalsh((r @ r.T) / np.outer(true, true)) for r in (few, room)]
+        narrow.append(relative[0][0])
+        smallest.append(relative[1][0])
+        widest.append(relative[1][-1])
+        assert np.linalg.eigvalsh(room @ room.T - few @ few.T)[0] > -1e-9 * scale**2  # never narrower
+        np.testing.assert_allclose(np.abs(big), np.eye(3), atol=0.1)
+    assert np.median(smallest) > 1.5 * np.median(narrow) and np.median(widest) < 4
+    if len(set(spread)) == 1:
+        assert np.median(narrow) < 0.3 and np.median(smallest) > 0.5
+
+
+def test_a_component_of_a_single_particle_has_the_size_of_the_others() -> None:
+    (_, one) = _with_room(np.array([0.99, 0.01]), np.array([2 * np.eye(3), 0.1 * np.eye(3)]), np.array([400.0, 1.0]))
+    np.testing.assert_allclose(np.diag(one), 2.0, rtol=0.1)
