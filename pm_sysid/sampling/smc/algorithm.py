@@ -342,7 +342,8 @@ class Sequential:
         # Few components first, and more where these leave out particles or do not fit. Moves that always walk need no few ones.
         for corrected in (True, False) if self.moves.min_acceptance <= 1 else (False,):
             proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected)
-            if corrected and not self._reaches(before, proposal):
+            wider = proposal.with_room(x, found)
+            if corrected and not self._reaches(before, wider):
                 continue
             strata = Strata.level(proposal) if last else Strata.of(proposal, before.particles.x, normalised(before.log_weights))
             tilted = before._replace(log_weights=before.log_weights + strata.log_tilt(before.particles.x))
@@ -352,7 +353,7 @@ class Sequential:
             # Region by region, so that the chains begin in each as often as its share asks for.
             by_region = np.argsort(proposal.nearest(before.particles.x), kind="stable")
             ancestors = by_region[systematic(weights[by_region], chains, rng)]
-            state, estimate = self._independent(begun, strata, ancestors, rng)
+            state, estimate = self._independent(begun, strata, wider, ancestors, rng)
             fits = estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
             if fits and state.accept_rate >= self.moves.min_acceptance:
                 break
@@ -439,10 +440,9 @@ class Sequential:
         return ratio
 
     def _independent(
-        self, state: SequentialState, strata: Strata, ancestors: np.ndarray, rng: np.random.Generator
+        self, state: SequentialState, strata: Strata, proposal: Mixture, ancestors: np.ndarray, rng: np.random.Generator
     ) -> tuple[SequentialState, Estimate]:
         """Independent Metropolis-Hastings chains; all proposals are evaluated in one batch."""
-        proposal = strata.mixture
         M, steps, count = len(ancestors), self.moves.chain_length, self.draws
         moved = steps - 1 if self.moves.waste_free else steps
         state, drawn = self._evaluate(state, proposal.draw(M * max(moved, 1), rng))

@@ -87,11 +87,24 @@ class Mixture(NamedTuple):
                 break
         if best is None:
             return cls(np.ones(1), mean[None], root[None], freedom)
-        shares, means, roots, _, sizes = best
-        roots = _with_room(shares, roots, sizes)
+        shares, means, roots, _ = best
         shares = np.append((1 - DEFENCE) * shares, DEFENCE)
         means, roots = np.concatenate([mean + means @ root.T, mean[None]]), np.concatenate([root @ roots, root[None]])
         return cls(shares, means, roots, freedom)
+
+    def with_room(self, x: np.ndarray, weights: np.ndarray) -> Mixture:
+        """The same with wider components where few of the weighted particles (N, d) that it was fitted to tell their shape.
+
+        For moves that begin in small modes. Regions are told by the components as they are: in a narrow region, a wider one
+        would lose particles to its neighbours.
+        """
+        if len(self.shares) == 1:
+            return self
+        x, weights = distinct(x, weights)
+        member = scipy.special.softmax(self._parts(x) + np.log(self.shares)[:, None], axis=0)[:-1] * weights
+        sizes = member.sum(axis=1) ** 2 / np.maximum(np.sum(member**2, axis=1), 1e-300)
+        shares = self.shares[:-1] / self.shares[:-1].sum()
+        return self._replace(roots=np.concatenate([_with_room(shares, self.roots[:-1], sizes), self.roots[-1:]]))
 
     @property
     def components(self) -> int:
@@ -229,8 +242,8 @@ def _single(z: np.ndarray, weights: np.ndarray) -> float:
 
 def _expectation_maximisation(
     z: np.ndarray, weights: np.ndarray, K: int, fewest: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, np.ndarray]:
-    """Shares, means (at most K, d), roots (at most K, d, d) of Gaussians, their mean log-density, and effective particles.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Shares, means (at most K, d) and roots (at most K, d, d) of Gaussians, and their mean log-density.
 
     Components that die out are left out. A little of the covariance within all components is in each, so that one of few
     particles is open in every direction.
@@ -259,7 +272,7 @@ def _expectation_maximisation(
         if density - last < GAIN:
             break
         last, share = density, (density_of_parts / sums).T
-    return shares, means, roots, density, np.sum(own, axis=0) ** 2 / np.sum(own**2, axis=0)
+    return shares, means, roots, density
 
 
 def _with_room(shares: np.ndarray, roots: np.ndarray, sizes: np.ndarray) -> np.ndarray:

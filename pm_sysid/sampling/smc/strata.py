@@ -112,7 +112,7 @@ def held_alike(x: np.ndarray, acceptance: np.ndarray, rng: np.random.Generator) 
     a chain of independent proposals with the acceptance a (C,) counts as a / (2 - a) of its draws.
     """
     chains, draws, d = x.shape
-    if chains < 2:
+    if chains < 2 or not np.isfinite(x).all():  # at a bound of an unknown, where rounding has taken it, is no place
         return 1.0
     together = x.reshape(-1, d)
     some = together[rng.permutation(len(together))[:FITTED]]

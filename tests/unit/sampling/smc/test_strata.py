@@ -155,6 +155,7 @@ def test_a_mode_that_one_chain_has_lost_is_seen() -> None:
     assert held_alike(draws_of_two_modes(rng, 0.03, 0.0), half, rng) < 0.01
     assert held_alike(draws_of_two_modes(rng, 0.0, 0.04, 0.04), np.full(3, 0.5), rng) < 1e-3
     assert held_alike(draws_of_two_modes(rng, 0.03)[:1], half[:1], rng) == 1.0  # one chain
+    assert held_alike(np.full((2, 100, 1), np.inf), half, rng) == 1.0
 
 
 def test_chains_that_hold_the_same_shares_differ_by_chance_alone() -> None:
