@@ -62,6 +62,10 @@ REFERENCES = (
         "Journal of Computational and Graphical Statistics 13(4), 907-929", "10.1198/106186004X12803",
     ),
     Reference(
+        "Chen, Wiesel, Eldar and Hero", 2010, "Shrinkage algorithms for MMSE covariance estimation",
+        "IEEE Transactions on Signal Processing 58(10), 5016-5029", "10.1109/TSP.2010.2053029",
+    ),
+    Reference(
         "Chopin", 2002, "A sequential particle filter method for static models", "Biometrika 89(3), 539-552",
         "10.1093/biomet/89.3.539",
     ),
@@ -151,6 +155,10 @@ REFERENCES = (
         "10.48550/arXiv.2404.12923",
     ),
     Reference(
+        "Marchenko and Pastur", 1967, "Distribution of eigenvalues for some sets of random matrices",
+        "Mathematics of the USSR-Sbornik 1(4), 457-483", "10.1070/SM1967v001n04ABEH001994",
+    ),
+    Reference(
         "Meng and Wong", 1996, "Simulating ratios of normalizing constants via a simple identity",
         "Statistica Sinica 6, 831-860",
     ),
@@ -221,6 +229,11 @@ REFERENCES = (
     Reference(
         "ter Braak and Vrugt", 2008, "Differential evolution Markov chain with snooker updater and fewer chains",
         "Statistics and Computing 18, 435-446", "10.1007/s11222-008-9104-9",
+    ),
+    Reference(
+        "Torrie and Valleau", 1977,
+        "Nonphysical sampling distributions in Monte Carlo free-energy estimation: umbrella sampling",
+        "Journal of Computational Physics 23(2), 187-199", "10.1016/0021-9991(77)90121-8",
     ),
     Reference(
         "Tronarp, Bosch and Hennig", 2022, "Fenrir: Physics-enhanced regression for initial value problems", "ICML, PMLR 162",

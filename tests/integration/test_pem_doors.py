@@ -53,9 +53,9 @@ def call(**changes: Any) -> Any:
         ),
         ({"predictor": KALMAN(R={"y": sid.StudentT(nu=4, scale=1.0)})}, TypeError, "R is or holds StudentT"),
         (
-            {"data": [DATA, DATA], "p_guess": {"k": [3.0, 4.0], "c": 0.8}},
+            {"data": [DATA, DATA], "p_guess": {"k": [3.0, 4.0, 5.0], "c": 0.8}},
             ValueError,
-            "2 numbers for 'k', one for each record.*find_mode",
+            "3 numbers for 'k'; give one, .* for each of the 2 records",
         ),
         ({"fixed": {"k": 1.0}}, ValueError, r"\['k'\] are both in p_guess and fixed"),
         ({"fixed": {"m": 1.0}}, ValueError, "fixed names 'm', which is no parameter"),
