@@ -183,6 +183,16 @@ def censored_probability(y: np.ndarray, rate: float, uniform: np.ndarray) -> flo
     return known + float(scipy.special.logsumexp(log) - np.log(len(uniform)))
 
 
+def compared(shifts: list[float], ratios: list[float]) -> dict[str, float]:
+    """Errors of posterior means in standard deviations, and ratios of standard deviations, over records."""
+    return {
+        "records": len(shifts),
+        "shift": float(np.sqrt(np.mean(np.square(shifts)))),
+        "largest_shift": float(np.max(np.abs(shifts))),
+        "sd_ratio": float(np.mean(ratios)),
+    }
+
+
 def coloured_against_gaussian(records: int) -> dict[str, float]:
     """How far log-likelihood and posterior of the rate are from those of the one Gaussian of a record with coloured noise."""
     posterior, middle = Posterior("coloured", "coloured="), len(LEVELS) // 2
@@ -195,13 +205,7 @@ def coloured_against_gaussian(records: int) -> dict[str, float]:
         shifts.append((m - m0) / s0)
         ratios.append(s / s0)
         errors.append(np.abs(own - truth)[truth > truth.max() - 12].max())
-    return {
-        "records": records,
-        "shift": float(np.sqrt(np.mean(np.square(shifts)))),
-        "largest_shift": float(np.max(np.abs(shifts))),
-        "sd_ratio": float(np.mean(ratios)),
-        "log_likelihood": float(np.max(errors)),
-    }
+    return compared(shifts, ratios) | {"log_likelihood": float(np.max(errors))}
 
 
 def limits_against_probability(records: int) -> dict[str, float]:
@@ -224,12 +228,8 @@ def limits_against_probability(records: int) -> dict[str, float]:
         errors.append(own[best] - exact[best])
         doubt.append(np.std(halves[0] - halves[1]) / 2)
         caught.append(n)
-    return {
-        "records": records,
+    return compared(shifts, ratios) | {
         "censored": float(np.mean(caught)),
-        "shift": float(np.sqrt(np.mean(np.square(shifts)))),
-        "largest_shift": float(np.max(np.abs(shifts))),
-        "sd_ratio": float(np.mean(ratios)),
         "log_likelihood": float(np.sqrt(np.mean(np.square(errors)))),
         "error_of_reference": float(np.mean(doubt)),
     }
@@ -269,13 +269,7 @@ def outliers_against_gibbs(records: int, sweeps: int) -> dict[str, float]:
         shifts.append((m - m0) / s0)
         ratios.append(s / s0)
         doubt.append(abs(runs[0][0] - runs[1][0]) / 2 / s0)
-    return {
-        "records": records,
-        "shift": float(np.sqrt(np.mean(np.square(shifts)))),
-        "largest_shift": float(np.max(np.abs(shifts))),
-        "sd_ratio": float(np.mean(ratios)),
-        "error_of_reference": float(np.mean(doubt)),
-    }
+    return compared(shifts, ratios) | {"error_of_reference": float(np.mean(doubt))}
 
 
 def main() -> None:

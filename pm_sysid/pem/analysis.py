@@ -72,7 +72,7 @@ def on_record(fit: Any, record: TimeSeries | int | None, x0: Any, *, free: bool 
             if free and read_off.any() and roots.any():
                 return OnRecord(chosen, own, *_estimated(fit, own, start[0], read_off, free=True))
             return OnRecord(chosen, own, start, "of the fit")
-        initially = _initially(fit if fit.setup.like is not None else fit.like(record), chosen, x0)
+        initially = _initially(fit, chosen, x0)
     else:
         (chosen,) = check_records(filter.system, record, need_y=False)  # type: ignore[arg-type]
         same = chosen.y is not None and chosen.output_matrix.shape[1] == len(filter.system.outputs)
@@ -91,17 +91,22 @@ def on_record(fit: Any, record: TimeSeries | int | None, x0: Any, *, free: bool 
 
 
 def _initially(fit: Any, record: TimeSeries, x0: Any) -> InitialValues:
-    """Initial states on a record that is not the fit's, where parameters that drift are what they were at the fit's start."""
+    """Initial states on a record, where parameters that drift are what they were at the start of the fit's own record.
+
+    A record of the fit has its own parameters, and another those of the record it is said to be like.
+    """
     setup = fit.setup
+    records = setup.filter.records
+    like = next((i for i, one in enumerate(records) if one is record), setup.like)
     own = initial_values(setup.base, [record], x0)
     if not setup.walks:
         return own
-    if setup.by_record and setup.like is None and len(setup.filter.records) > 1:
+    if setup.by_record and like is None and len(records) > 1:
         raise ValueError(
             f"record is none of the fit's, and {', '.join(setup.by_record)} has a value for each of these; say whose it has: "
-            f"fit.like(0), ..., fit.like({len(setup.filter.records) - 1}) in place of fit."
+            f"fit.like(0), ..., fit.like({len(records) - 1}) in place of fit."
         )
-    return own.followed_by(setup.unknowns.layout.place(fit.x)[1][setup.like or 0, len(setup.base.states) :])
+    return own.followed_by(setup.unknowns.layout.place(fit.x)[1][like or 0, len(setup.base.states) :])
 
 
 def _unknown(fit: Any) -> np.ndarray:

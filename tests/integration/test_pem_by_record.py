@@ -74,6 +74,8 @@ def test_a_new_record_is_that_of_the_specimen_that_is_named(shared: sid.PEMResul
     assert_allclose(shared.like(1).predict(np.inf, record=new, x0=0.3)["y"], run, rtol=1e-6, atol=1e-9)
     own = shared.predict(np.inf, record=1)["y"]
     assert_allclose(shared.like(0).predict(np.inf, record=1)["y"], own)  # a record of the fit has its own
+    from_one = [f.predict(np.inf, record=r, x0=1.0)["y"] for f in (shared, shared.like(0)) for r in (1, RECORDS[1])]
+    assert all(np.array_equal(from_one[0], other) for other in from_one[1:])
     for wrong in (3, -1, "a", True):
         with pytest.raises(ValueError, match="give the number of a record of the fit, 0 to 2"):
             shared.like(wrong)  # type: ignore[arg-type]

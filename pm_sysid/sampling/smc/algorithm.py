@@ -7,7 +7,6 @@ until :meth:`Sequential.finished`. Random numbers come from the generator that i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -202,11 +201,13 @@ class Sequential:
         count = len(state.particles.x)
         moved = state.moved_weights
         state = state._replace(stage=state.stage + 1, log_weights=moved, sizes=np.array([float(effective_size(moved))]))
+        # Once a stage: particles stay where they are while they are weighted.
+        copy = np.unique(state.particles.x, axis=0, return_inverse=True)[1].ravel() if state.components > 1 else moved
         if state.fraction:
-            state = self._temper(state)
+            state = self._temper(state, copy)
         enough = True
         while enough and state.fraction == 0.0 and not self.finished(state):
-            state, enough = self._absorb(state, rng)
+            state, enough = self._absorb(state, copy, rng)
         with np.errstate(divide="ignore"):
             mean = scipy.special.logsumexp(state.log_weights) - np.log(count)
         if not np.isfinite(mean):
@@ -224,7 +225,7 @@ class Sequential:
             survivors=min(state.survivors, int(np.sum(state.log_weights > -np.inf))),
         )
 
-    def _absorb(self, state: SequentialState, rng: np.random.Generator) -> tuple[SequentialState, bool]:
+    def _absorb(self, state: SequentialState, copy: np.ndarray, rng: np.random.Generator) -> tuple[SequentialState, bool]:
         """Take in some more samples; False when the effective size is at the threshold."""
         N = len(state.particles.x)
         enough = self.threshold * self.draws
@@ -240,14 +241,14 @@ class Sequential:
         state = state._replace(evaluations=state.evaluations + N * count)
         totals = state.log_weights[:, None] + np.cumsum(increments, axis=1)
         sizes = effective_size(totals)
-        below = np.flatnonzero((sizes < enough) | self._thin(state)(totals))
+        below = np.flatnonzero((sizes < enough) | self._thin(state, copy, totals))
         # Samples that are taken in: all of them, or those before the first at which the effective size is too small.
         k = count if below.size == 0 else int(below[0])
         state = state._replace(look_ahead=2 * count if k == count else max(LEAST_LOOK, k))
         if k == 0:
             if np.array_equal(state.log_weights, state.moved_weights):
                 particles = particles._replace(next_log_likelihood=increments[:, 0])
-                state = self._temper(state._replace(particles=particles))
+                state = self._temper(state._replace(particles=particles), copy)
             return state, False
         if k < count:
             _, progress = self.target.advance(particles.x, state.n + np.array([0, k]), particles.progress)
@@ -261,7 +262,7 @@ class Sequential:
         )
         return state, k == count
 
-    def _temper(self, state: SequentialState) -> SequentialState:
+    def _temper(self, state: SequentialState, copy: np.ndarray) -> SequentialState:
         """Take in a fraction of the next sample's likelihood: as much as the effective size allows.
 
         A sample that is impossible for most particles takes these away at once; the fraction is chosen for the rest.
@@ -273,12 +274,11 @@ class Sequential:
             return state._replace(log_weights=np.full(len(following), -np.inf))
         moved = state.moved_weights[following > -np.inf]
         enough = self.threshold * min(self.draws, float(effective_size(moved)))
-        is_thin = self._thin(state)
 
         def good(a: float) -> bool:
             if effective_size(moved + a * possible) < enough:
                 return False
-            return not is_thin((state.moved_weights + a * following)[:, None])[0]
+            return not self._thin(state, copy, (state.moved_weights + a * following)[:, None])[0]
 
         step = max(bisect(good, 0.0, rest), 1e-12 * rest)
         log_weights = state.moved_weights + step * following
@@ -293,14 +293,12 @@ class Sequential:
         )
         return state._replace(particles=particles, n=state.n + 1, fraction=0.0)
 
-    def _thin(self, state: SequentialState) -> Callable[[np.ndarray], np.ndarray]:
-        """Function that tells whether a region has too few effective particles left, at each of several weightings (N, k)."""
+    def _thin(self, state: SequentialState, copy: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+        """Whether a region has too few effective particles left, at each of several weightings (N, k)."""
         if state.components == 1:
-            return lambda log_weights: np.zeros(log_weights.shape[1], dtype=bool)
+            return np.zeros(log_weights.shape[1], dtype=bool)
         region = np.where(state.region < state.components, state.region, -1)
-        _, copy = np.unique(state.particles.x, axis=0, return_inverse=True)
-        share = 0.5 * self.threshold * self.draws / len(region)
-        return lambda log_weights: thin(region, copy.ravel(), log_weights, state.moved_weights, share)
+        return thin(region, copy, log_weights, state.moved_weights, 0.5 * self.threshold * self.draws / len(region))
 
     def _recalibrate(self, state: SequentialState) -> SequentialState:
         """Calibrate diffusions by all samples taken in, and weight for what that changes."""

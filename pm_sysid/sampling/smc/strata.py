@@ -95,7 +95,9 @@ def thin(region: np.ndarray, copy: np.ndarray, log_weights: np.ndarray, moved: n
         visited = (log_weights[here] - moved[here, None])[index] + np.log(copies)[:, None]
         if np.count_nonzero(visited[:, 0] > -np.inf) < REGION:  # what it is left with is not for smaller steps to change
             continue
-        too_few = np.flatnonzero(effective_size(visited) < np.maximum(share * len(one), LEAST))
+        # Half of those there were may always go, or a region of many copies would let no sample in.
+        least = min(max(share * len(one), LEAST), 0.5 * copies.sum() ** 2 / np.sum(copies**2))
+        too_few = np.flatnonzero(effective_size(visited) < least)
         if not too_few.size:
             continue
         first = too_few[0]

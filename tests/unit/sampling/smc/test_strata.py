@@ -102,6 +102,13 @@ def test_copies_are_one_particle() -> None:
     assert thin(REGIONS, copy, narrowed(20), np.zeros(1000), 0.15).tolist() == [True]
 
 
+def test_a_region_of_one_particle_and_many_copies_lets_samples_in() -> None:
+    """Its effective size is near one before anything is weighted: were it thin then, no step would ever be small enough."""
+    copy = np.arange(1000)
+    copy[960:990] = 960  # thirty that are one, beside ten others
+    assert not thin(REGIONS, copy, np.zeros((1000, 1)), np.zeros(1000), 0.15).any()
+
+
 def test_no_step_is_shortened_for_a_region_that_is_none_or_holds_nothing_or_cannot_be() -> None:
     few, every = narrowed(1), np.arange(1000)
     assert not thin(np.where(REGIONS == 1, -1, 0), every, few, np.zeros(1000), 0.15).any()
