@@ -4,7 +4,7 @@ The Silverbox record, a Duffing oscillator with offset, EK1 of order 3 with two 
 second run in the same process, after everything is compiled. Evaluations are likelihoods of the whole record (a likelihood of
 its first half counts one half). Run: ``uv run --extra benchmarks benchmarks/ibis.py``, with the record's folder in
 ``PM_SYSID_DATA``; ``--quick`` leaves out PyMC's kernel. ``--settings`` compares settings of IBIS on a short simulated record:
-spread of evidence and posterior means over seeds, and evaluations.
+spread of evidence and posterior means over seeds, and evaluations. ``--shares`` compares shares of small modes with exact ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pymc.smc.kernels import IMH
+from scipy.stats import norm
 
 import pm_sysid as sid
 from pm_sysid.sampling.smc.algorithm import Sequential
@@ -202,12 +203,38 @@ def settings_table(seeds: int = 20) -> None:
         )
 
 
+def small_modes() -> tuple[pm.Model, float]:
+    """Squares of three unknowns that are probably positive, and the exact probability that one is negative."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.87, 0.7, shape=3)
+        pm.Normal("y", x**2, 0.05, observed=[1.0, 1.0, 1.0])
+    grid = np.linspace(-2, 2, 40_001)
+    density = norm.pdf(grid, 0.87, 0.7) * norm.pdf(1.0, grid**2, 0.05)
+    return model, float(density[grid < 0].sum() / density.sum())
+
+
+def shares_table(runs: int = 200) -> None:
+    """Shares that one chain gives modes of a few percent, relative to the exact ones."""
+    model, exact = small_modes()
+    print(f"Three modes of {exact:.1%}, {runs} chains; shares relative to the exact ones")
+    print("particles   mean  +-      sd of a chain  chains with less than three tenths")
+    for draws in (N, 4 * N):
+        sequential = Sequential(sid.Target(model), draws)
+        share = np.array([np.mean(run(sequential, seed)[0].particles.x < 0, axis=0) for seed in range(runs)]) / exact
+        error = share.std() / np.sqrt(share.size)
+        print(f"{draws:9d} {share.mean():6.3f}  {error:.3f}  {share.std():12.2f}  {np.mean(share < 0.3):12.4f}", flush=True)
+
+
 def main() -> None:
     """Print the table and save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--settings", action="store_true")
+    parser.add_argument("--shares", action="store_true")
     options = parser.parse_args()
+    if options.shares:
+        shares_table()
+        return
     if options.settings:
         settings_table()
         return

@@ -144,10 +144,10 @@ def test_small_modes_are_kept_in_both_chains() -> None:
 
 @pytest.mark.slow
 def test_small_modes_have_their_shares() -> None:
-    shares = np.array([negative(seed) for seed in range(20)])
-    error = shares.std() / np.sqrt(shares.size)
-    assert abs(shares.mean() - exact()) < 4 * error and error < 0.1 * exact()
-    assert np.mean(shares < 0.3 * exact()) <= 0.05  # one chain may have lost what the other one has
+    """On average 7 to 8 % low, as the page on sequential sampling says, beside a scatter of 23 %; hardly ever lost."""
+    shares = np.array([negative(seed) for seed in range(20)]) / exact()
+    assert 0.85 < shares.mean() < 1.08 and shares.std() < 0.35
+    assert np.mean(shares < 0.3) <= 0.05  # one chain may have lost what the other one has
 
 
 def draws_of_two_modes(rng: np.random.Generator, *shares: float) -> np.ndarray:
