@@ -12,12 +12,15 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.tensor.subtensor import IncSubtensor
 
 from pm_sysid.compat import logprob, normalize_rng_param
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.initial_state import StartSpec
 from pm_sysid.solve.substeps import StepChoice
+
+type Rows = Sequence[Sequence[Any]]
 
 
 class Inputs(NamedTuple):
@@ -40,24 +43,56 @@ def unpack(flat: Sequence[Variable]) -> Inputs:
     return Inputs(rng, Unknowns(*rest[:n]), RecordData(*rest[n:]))
 
 
-def with_variables(rows: Sequence[Sequence[Any]], name: str) -> Any:
-    """Matrix of numbers and variables whose numbers are shared, so that another record can bring its own.
+def numbers(data: RecordData, x0: np.ndarray, x0_std: np.ndarray) -> np.ndarray:
+    """Small arrays of a filter, one after the other; the counts of steps, whose number changes with the record, are last.
 
-    :func:`numbers_of` finds the shared matrix again.
+    ``x0`` and ``x0_std`` (R, n_x) are the numbers of the initial states, zero in the place of variables.
     """
-    numbers = np.array([[0.0 if isinstance(v, Variable) else float(v) for v in row] for row in rows])
-    matrix = pytensor.shared(numbers, name, shape=numbers.shape)
+    return np.concatenate([np.ravel(a) for a in (data.scale, data.starts, x0, x0_std, data.counts)]).astype(float)
+
+
+def shared(name: str, data: RecordData, x0: Rows, x0_std: Rows) -> tuple[RecordData, Any, Any]:
+    """Arrays of a filter and its initial states (R, n_x) over shared variables, so that another record can bring its own.
+
+    There are three: samplers that compile functions for each shared variable would have much to do with all that are small.
+    """
+    fixed = data.scale, data.starts, numbers_in(x0), numbers_in(x0_std)
+    vector = pytensor.shared(numbers(data, *fixed[2:]), f"{name}::numbers", shape=(None,))
+    ends = np.cumsum([a.size for a in fixed]).tolist()
+    scale, starts, *means_and_stds = (vector[end - a.size : end].reshape(a.shape) for a, end in zip(fixed, ends, strict=True))
+    counts = pt.cast(vector[ends[-1] :], "int64")
+    substeps = pytensor.shared(data.substeps, f"{name}::substeps", shape=(None, data.substeps.shape[1]))
+    samples = pytensor.shared(data.samples, f"{name}::samples", shape=(None, data.samples.shape[1]))
+    means, stds = (with_variables(m, rows) for m, rows in zip(means_and_stds, (x0, x0_std), strict=True))
+    return RecordData(scale, counts, starts, substeps, samples), means, stds
+
+
+def numbers_in(rows: Rows) -> np.ndarray:
+    """Matrix of the numbers in rows of numbers and variables, zero in the place of variables."""
+    return np.array([[0.0 if isinstance(v, Variable) else float(v) for v in row] for row in rows])
+
+
+def numbers_of(matrix: Any) -> Any:
+    """Matrix under the variables that :func:`shared` has set into it, one after the other."""
+    while matrix.owner is not None and isinstance(matrix.owner.op, IncSubtensor):
+        matrix = matrix.owner.inputs[0]
+    return matrix
+
+
+def shared_under(array: Any) -> SharedVariable:
+    """Shared variable that an array of :func:`shared` is a part of."""
+    while not isinstance(array, SharedVariable):
+        array = array.owner.inputs[0]
+    return array
+
+
+def with_variables(matrix: Any, rows: Rows) -> Any:
+    """Matrix of numbers (R, n_x) with the variables among the entries of rows in their places."""
+    matrix = pt.as_tensor_variable(matrix)
     for r, row in enumerate(rows):
         for i, v in enumerate(row):
             if isinstance(v, Variable):
                 matrix = matrix[r, i].set(pt.cast(v, "float64"))
-    return matrix
-
-
-def numbers_of(matrix: Any) -> SharedVariable:
-    """Shared matrix under the variables that :func:`with_variables` set into it, one after the other."""
-    while not isinstance(matrix, SharedVariable):
-        matrix = matrix.owner.inputs[0]
     return matrix
 
 

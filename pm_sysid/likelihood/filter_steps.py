@@ -365,8 +365,7 @@ def measured_records(view: FilterView) -> list[TimeSeries]:
 def _put(view: FilterView, choice: StepChoice) -> None:
     """Exchange the arrays of a filter for those of another number of steps."""
     records = _records(view)
-    for variable, array in zip(view.data, view.problem.data(records, choice.steps()), strict=True):
-        variable.set_value(array)
+    view.put(view.problem.data(records, choice.steps()))
     view.op.grid.records, view.op.grid.choice = records, choice
 
 

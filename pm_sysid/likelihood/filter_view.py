@@ -11,7 +11,7 @@ import pymc as pm
 from pytensor.graph import ancestors
 
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.filter_rv import ODEFilterRV, unpack
+from pm_sysid.likelihood.filter_rv import ODEFilterRV, numbers, numbers_of, shared_under, unpack
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.symbolic.system import System
@@ -37,7 +37,7 @@ class FilterView:
     unknowns : Unknowns
         Graphs of the parameters, the initial state, the noise and the diffusion.
     data : RecordData
-        Shared variables with the arrays of the records.
+        Arrays of the records: shared variables, or parts of one.
     """
 
     name: str
@@ -76,7 +76,7 @@ class FilterView:
     @property
     def n_records(self) -> int:
         """How many records it was built for."""
-        return len(self.data.starts.get_value(borrow=True))
+        return int(self.data.starts.type.shape[0])
 
     @property
     def units(self) -> dict[str, str]:
@@ -88,6 +88,17 @@ class FilterView:
     def arrays(self) -> RecordData:
         """Arrays of the records."""
         return RecordData(*map(value_of, self.data))
+
+    def starts(self) -> tuple[np.ndarray, ...]:
+        """Numbers (R, n_x) of the means and standard deviations of the initial states, zero in the place of variables."""
+        return tuple(value_of(numbers_of(matrix)) for matrix in (self.unknowns.x0, self.unknowns.x0_std))
+
+    def put(self, arrays: RecordData, starts: tuple[np.ndarray, ...] | None = None) -> None:
+        """Exchange the arrays of the records, and the numbers of the initial states where these are given."""
+        small = numbers(arrays, *(self.starts() if starts is None else starts))
+        shared_under(self.data.counts).set_value(small)
+        self.data.substeps.set_value(arrays.substeps)
+        self.data.samples.set_value(arrays.samples)
 
     def measured(self) -> np.ndarray:
         """Measurements (T, n_y), NaN where a sample is missing."""
@@ -148,5 +159,11 @@ def filter_names(model: pm.Model) -> list[str]:
 
 
 def value_of(variable: Any) -> np.ndarray:
-    """Value of a shared variable or constant."""
-    return np.asarray(variable.get_value() if hasattr(variable, "get_value") else variable.eval())
+    """Value of a shared variable, of a constant, or of a part of one, without compiling anything."""
+    if hasattr(variable, "get_value"):
+        return np.asarray(variable.get_value())
+    if variable.owner is None:
+        return np.asarray(variable.data)
+    found: list[list[Any]] = [[None]]
+    variable.owner.op.perform(variable.owner, [value_of(v) for v in variable.owner.inputs], found)
+    return np.asarray(found[0][0])

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import among, shown
-from pm_sysid.likelihood.filter_rv import Grid, ODEFilterRV, numbers_of, with_variables
+from pm_sysid.likelihood.filter_rv import Grid, ODEFilterRV, numbers_in, shared, with_variables
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.records.joined import joined
 from pm_sysid.records.timeseries import TimeSeries
@@ -210,7 +210,6 @@ class ODEFilter:
         start = StartSpec.of(x0, x0_std, len(records), system.states)
         means, stds = start.states(system, records, found.sensors)
         check_start(system, records, params, means, stds)
-        x0, x0_std = with_variables(means, f"{name}::x0"), with_variables(stds, f"{name}::x0_std")
         free = tuple(i for i, column in enumerate(zip(*stds, strict=True)) if any(_uncertain(s) for s in column))
 
         problem = Problem.build(system, solver, records, free, found.sensors)
@@ -225,14 +224,16 @@ class ODEFilter:
                 "sample and report) measures what that costs.",
                 name,
             )
-        unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
         if (caught := found.sensors.censored(measured.y)).any():
             _log.info("%s: %d of %d samples are at a limit.", name, caught.sum(), caught.size)
+        x0, x0_std = (with_variables(numbers_in(rows), rows) for rows in (means, stds))
+        unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
         choice = filter_substeps(problem, records, unknowns, substeps, model, name)
 
         problem = problem if choice.grids is None else problem.graded()
-        shared, grid = problem.data(records, choice.steps()).shared(name), Grid(records, choice)
-        rv = ODEFilterRV.rv_op(problem, unknowns, shared, flat=measured.flat, grid=grid, start=start.numeric())
+        arrays, x0, x0_std = shared(name, problem.data(records, choice.steps()), means, stds)
+        unknowns, grid = unknowns._replace(x0=x0, x0_std=x0_std), Grid(records, choice)
+        rv = ODEFilterRV.rv_op(problem, unknowns, arrays, flat=measured.flat, grid=grid, start=start.numeric())
         if dims is None:
             time, output = f"{name}_time", f"{name}_output"
             model.add_coord(time, measured.time, length=pytensor.shared(len(measured.y), time))
@@ -284,11 +285,8 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
                 f"{name!r} was built for {n_records} records and got {len(records)}; give as many, or build a new model."
             )
         starts = op.start.states(problem.system, records, problem.form.sensors)  # may refuse, before anything has changed
-        for variable, array in zip(view.data, arrays, strict=True):
-            variable.set_value(array)
+        view.put(arrays, tuple(np.array(rows, dtype=float) for rows in starts))
         op.grid.records = records
-        for matrix, rows in zip((view.unknowns.x0, view.unknowns.x0_std), starts, strict=True):
-            numbers_of(matrix).set_value(np.array(rows, dtype=float))
         measured = joined(records)
         view.observed.set_value(measured.y[:, 0] if op.flat else measured.y)
         time = f"{name}_time"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ from pytensor.compile import SharedVariable
 
 from pm_sysid.arguments import among
 from pm_sysid.compat import replace_rng_nodes
-from pm_sysid.likelihood.filter_rv import numbers_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.ode_filter import set_data
 from pm_sysid.likelihood.prior_draws import Prior
@@ -59,11 +58,8 @@ class Data:
         self.original = {name: np.array(v.get_value(), dtype=float) for name, v in self.shared.items()}
         views = {name: filter_view(name, model) for name in self.filters}
         #: Of each filter, what a record brings besides its measurements, and what it knows of the initial state.
-        self.records = {name: _values(view.data) for name, view in views.items()}
-        self.starts = {
-            name: _values(numbers_of(matrix) for matrix in (view.unknowns.x0, view.unknowns.x0_std))
-            for name, view in views.items()
-        }
+        self.records = {name: view.arrays() for name, view in views.items()}
+        self.starts = {name: view.starts() for name, view in views.items()}
         self.coords = dict(model.coords)
 
     def put(self, data: Mapping[str, Any]) -> None:
@@ -72,7 +68,8 @@ class Data:
             self.check(name, given)
             if name in self.filters and _is_record(given):
                 set_data({name: given}, self.model)
-                _set(self.starts[name])
+                view = filter_view(name, self.model)
+                view.put(view.arrays(), self.starts[name])
             else:
                 array = np.where(np.isnan(self.original[name]), np.nan, np.asarray(given, dtype=float))
                 self.shared[name].set_value(array.astype(self.shared[name].dtype))
@@ -103,8 +100,7 @@ class Data:
         for name, value in self.original.items():
             self.shared[name].set_value(value.astype(self.shared[name].dtype))
         for name in self.filters:
-            _set(self.records[name])
-            _set(self.starts[name])
+            filter_view(name, self.model).put(self.records[name], self.starts[name])
             time = f"{name}_time"
             if self.coords.get(time) is not None:
                 self.model.set_dim(time, len(self.coords[time]), coord_values=self.coords[time])
@@ -176,17 +172,6 @@ def _starts(model: pm.Model, filters: Sequence[str]) -> Any:
     unknowns = [filter_view(name, model).unknowns for name in filters]
     graphs = [matrix for u in unknowns for matrix in (u.x0, u.x0_std)]
     return compiled(model.free_RVs, replace_rng_nodes(graphs)) if graphs else None
-
-
-def _values(variables: Iterable[SharedVariable]) -> list[tuple[SharedVariable, np.ndarray]]:
-    """Shared variables with copies of their values."""
-    return [(v, np.array(v.get_value())) for v in variables]
-
-
-def _set(values: Iterable[tuple[SharedVariable, np.ndarray]]) -> None:
-    """Give shared variables the values they had."""
-    for variable, value in values:
-        variable.set_value(value)
 
 
 def _is_record(given: Any) -> bool:

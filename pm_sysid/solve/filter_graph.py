@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
@@ -76,13 +75,6 @@ class RecordData(NamedTuple):
     def symbolic(cls) -> RecordData:
         """Inputs of a function that takes the arrays of any record."""
         return cls(pt.dvector(), pt.lvector(), pt.dmatrix(), pt.dmatrix(), pt.dmatrix())
-
-    def shared(self, name: str) -> RecordData:
-        """Put the arrays into shared variables for a filter: another record may have another length, and nothing else."""
-        lasting = self.scale.shape, (None,), self.starts.shape
-        shapes = *lasting, (None, self.substeps.shape[1]), (None, self.samples.shape[1])
-        fields = zip(self._fields, self, shapes, strict=True)
-        return RecordData(*(pytensor.shared(array, f"{name}::{field}", shape=shape) for field, array, shape in fields))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import xarray as xr
 from pytensor.compile.maker import FunctionMaker
 
 import pm_sysid as sid
-from pm_sysid.likelihood.filter_rv import numbers_of
 from pm_sysid.likelihood.filter_view import filter_view
 from support.small import DUFFING, NOISE, SOLVER, TRUTH, X0, empty, measured, put
 
@@ -271,9 +270,8 @@ def test_records_of_a_simulator_go_into_the_filter_with_their_input() -> None:
 def state_of(model: pm.Model) -> dict[str, np.ndarray]:
     """All arrays of a filter in a model, and its time coordinate."""
     view = filter_view("y", model)
-    known = {"y": view.observed, **view.data._asdict()}
-    known |= {name: numbers_of(getattr(view.unknowns, name)) for name in ("x0", "x0_std")}
-    return {**{k: np.array(v.get_value()) for k, v in known.items()}, "time": np.array(model.coords["y_time"])}
+    known = {"y": view.measured(), **view.arrays()._asdict(), **dict(zip(("x0", "x0_std"), view.starts(), strict=True))}
+    return {**{k: np.array(v) for k, v in known.items()}, "time": np.array(model.coords["y_time"])}
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -127,8 +127,7 @@ def test_a_record_that_was_put_back_by_hand_is_the_one_that_is_cut() -> None:
     view = filter_view("y", model)
     old, y = view.arrays(), view.observed.get_value()
     sid.set_data({"y": [flow(9, 5, intersample="zoh"), flow(14, 6, intersample="zoh")]}, model)
-    for variable, array in zip(view.data, old, strict=True):
-        variable.set_value(array)
+    view.put(old)
     view.observed.set_value(y)
     sid.set_substeps(4, model)
     for a, b in zip(view.arrays(), filter_view("y", decay(DATA["several"], 4)).arrays(), strict=True):

@@ -10,10 +10,11 @@ import pymc as pm
 import pytensor
 import pytest
 from pytensor.compile import SharedVariable
+from pytensor.graph import ancestors
 
 import pm_sysid as sid
-from pm_sysid.likelihood.filter_rv import Inputs, numbers_of, pack, unpack, with_variables
-from pm_sysid.likelihood.filter_view import filter_names, filter_view
+from pm_sysid.likelihood.filter_rv import Inputs, numbers, numbers_of, pack, shared, shared_under, unpack
+from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
 from pm_sysid.solve.filter_graph import RecordData, Unknowns
 from pm_sysid.solve.initial_state import infer_state
 
@@ -155,9 +156,23 @@ def test_packing_and_unpacking_are_inverse() -> None:
 def test_numbers_under_variables_are_found_again() -> None:
     with pm.Model():
         a, b = pm.Normal("a"), pm.Normal("b")
-    plain, mixed = with_variables([[1.0, 2.0]], "plain"), with_variables([[1.0, a], [b, 2.0]], "mixed")
-    assert isinstance(plain, SharedVariable) and numbers_of(plain) is plain
-    numbers = numbers_of(mixed)
-    np.testing.assert_array_equal(numbers.get_value(), [[1.0, 0.0], [0.0, 2.0]])
-    numbers.set_value(np.array([[5.0, 6.0], [7.0, 8.0]]))
-    np.testing.assert_array_equal(mixed.eval({a: -1.0, b: -2.0}), [[5.0, -1.0], [-2.0, 8.0]])
+    data = RecordData(np.arange(3.0), np.array([2, -1, 1]), np.array([[7.0], [8.0]]), np.zeros((3, 1)), np.zeros((3, 2)))
+    arrays, x0, x0_std = shared("y", data, [[1.0, a], [b, 2.0]], [[0.0, 0.5], [0.1, 0.0]])
+    for given, found in zip(data, arrays, strict=True):
+        np.testing.assert_array_equal(value_of(found), given)
+        assert value_of(found).dtype == given.dtype
+    assert shared_under(arrays.counts) is shared_under(numbers_of(x0)) is shared_under(numbers_of(x0_std))
+    np.testing.assert_array_equal(value_of(numbers_of(x0)), [[1.0, 0.0], [0.0, 2.0]])
+    np.testing.assert_array_equal(value_of(numbers_of(x0_std)), [[0.0, 0.5], [0.1, 0.0]])
+    longer = data._replace(counts=np.array([2, 2, -1, 1, 1]))
+    shared_under(x0_std).set_value(numbers(longer, np.array([[5.0, 6.0], [7.0, 8.0]]), np.ones((2, 2))))
+    np.testing.assert_array_equal(x0.eval({a: -1.0, b: -2.0}), [[5.0, -1.0], [-2.0, 8.0]])
+    np.testing.assert_array_equal(arrays.counts.eval(), longer.counts)
+    np.testing.assert_array_equal(arrays.starts.eval(), data.starts)
+    assert value_of(x0_std).tolist() == [[1.0, 1.0], [1.0, 1.0]] and arrays.starts.type.shape == (2, 1)
+
+
+def test_a_filter_holds_few_shared_variables(model: pm.Model) -> None:
+    """Samplers that compile a function for each have as little to do as they can."""
+    held = {v for v in ancestors([model["tank"], model.rvs_to_values[model["tank"]]]) if isinstance(v, SharedVariable)}
+    assert {v.name for v in held if v.name} == {"tank::numbers", "tank::samples", "tank::substeps", "tank::y"}
