@@ -6,6 +6,7 @@ import logging
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
-from pm_sysid.likelihood.mode import SECOND_MODE, Mode, find_mode
+from pm_sysid.likelihood.mode import OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state, not_checkable
 from pm_sysid.progress import compiling, drawable, progress_bar
@@ -153,7 +154,8 @@ class _Run:
         self.random_seed, self.progressbar = random_seed, progressbar
         self.begun, self.choices = time.perf_counter(), list[str]()
         self.mode: Mode | None = None
-        self.trouble = self.steps_trouble = self.lost = ""
+        self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
+        self.wrong = list[str]()
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -179,6 +181,8 @@ class _Run:
                 self.say(f"no mode was found: {error}")
                 return
         said = _said(caught)
+        if known is None:
+            self.shares_trouble = _said([w for w in caught if OTHER_SHARES in str(w.message)])
         if known is not None and known.modes:
             found = _with_modes(found, known)
         self.mode, self.trouble = found, said
@@ -306,10 +310,7 @@ class _Run:
                 self.lost = f"No draw is near modes that hold about {least:.2g} % of the posterior (Laplace's approximation)."
             return idata
         if not self.model.potentials:  # whose prior mass is not one
-            away = abs(found.estimate.value - log_evidence(idata).value) * np.sqrt(chains)
-            statistics = stages(idata)
-            statistics.attrs["chains_sd"] = max(away, float(statistics.attrs.get("chains_sd", 0.0)))
-            idata["sample_stats"] = xr.DataTree(statistics)
+            _widen_evidence(idata, abs(found.estimate.value - log_evidence(idata).value))
         if found.moved(x):
             held = target.coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
             idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
@@ -354,15 +355,13 @@ class _Run:
         if method != "ibis" and self.mode is not None and np.sum(self.mode.shares > SECOND_MODE) > 1:
             stays = "NUTS stays in the one it starts in" if method == "nuts" else "the proposals stay around the best one"
             reasons.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
-        if self.lost:
-            reasons.append(self.lost)
         if method != "ibis" and self.trouble:
             reasons.append(self.trouble)
-        if self.steps_trouble and (method == "ibis" or self.steps_trouble not in self.trouble):
-            reasons.append(self.steps_trouble)
-        return [*reasons, *self._initial_states(idata)]
+        wrong = [self.lost, self.shares_trouble, self.steps_trouble, *self._initial_states(idata, method)]
+        self.wrong = [reason for reason in wrong if reason]
+        return [*reasons, *(r for r in self.wrong if method == "ibis" or r not in self.trouble)]
 
-    def _initial_states(self, idata: xr.DataTree) -> list[str]:
+    def _initial_states(self, idata: xr.DataTree, method: str) -> list[str]:
         """What speaks against the linearisation about uncertain initial states."""
         reasons = []
         for name in filter_names(self.model):
@@ -374,11 +373,15 @@ class _Run:
                 self.say(f"the initial state of {name!r} is marginalised linearised: {check.verdict.rstrip('.')}")
                 if check.level == "bad":
                     reasons.append(check.verdict)
+                if method != "nuts" and np.isfinite(check.evidence):
+                    _widen_evidence(idata, abs(check.evidence))
         return reasons
 
     def finished(self, idata: xr.DataTree, method: str, reasons: list[str]) -> xr.DataTree:
         """The result with its attributes and verdict."""
         trusted = not reasons
+        if method != "nuts" and self.wrong:
+            _doubt_evidence(idata, self.wrong)
         verdict = "Nothing is known against these draws." if trusted else f"These draws cannot be trusted. {' '.join(reasons)}"
         self.say(verdict.rstrip("."))
         idata.attrs.update(
@@ -413,6 +416,22 @@ def _check(model: pm.Model) -> None:
 def _with_modes(found: Mode, known: Mode) -> Mode:
     """A mode that was polished again, with the others that had been found before."""
     return replace(found, modes=(*found.modes[:1], *known.modes[1:]), message=known.message)
+
+
+def _widen_evidence(idata: xr.DataTree, error: float) -> None:
+    """Let the error of the log evidence be at least as large as something else that is known of it."""
+    statistics = stages(idata)
+    sd = error * np.sqrt(statistics.sizes["chain"])
+    statistics.attrs["chains_sd"] = max(sd, float(statistics.attrs.get("chains_sd", 0.0)))
+    idata["sample_stats"] = xr.DataTree(statistics)
+
+
+def _doubt_evidence(idata: xr.DataTree, reasons: Sequence[str]) -> None:
+    """Let :func:`log_evidence` repeat what speaks against the likelihood that it is of."""
+    statistics = stages(idata)
+    known = str(statistics.attrs.get("doubt", ""))
+    statistics.attrs["doubt"] = " ".join([*filter(None, [known]), *(r for r in reasons if r not in known)])
+    idata["sample_stats"] = xr.DataTree(statistics)
 
 
 def _mixes_poorly(idata: xr.DataTree) -> bool:

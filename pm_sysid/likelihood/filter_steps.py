@@ -280,6 +280,22 @@ def refined(at: Any, model: pm.Model, where: str, following: bool = False) -> bo
     return any(view.op.grid.choice.replaces(before[name]) for name, view in views.items())
 
 
+def twice(model: pm.Model) -> dict[str, StepChoice]:
+    """Twice as many steps for the filters of a model whose likelihood settles with more equal steps; empty if there is none."""
+    views = {name: filter_view(name, model) for name in filter_names(model)}
+    choices = {name: view.op.grid.choice for name, view in views.items() if stands_for_error(view)}
+    return {name: replace(c, substeps=2 * c.substeps, where="at the modes") for name, c in choices.items()}
+
+
+def put_steps(choices: Mapping[str, StepChoice], model: pm.Model) -> dict[str, StepChoice]:
+    """Give filters of a model these steps; those that they had."""
+    views = {name: filter_view(name, model) for name in choices}
+    before = {name: view.op.grid.choice for name, view in views.items()}
+    for name, view in views.items():
+        _put(view, choices[name])
+    return before
+
+
 def followed(point: Mapping[str, Any], model: pm.Model) -> bool | None:
     """Let the steps that follow a solution by themselves follow that at a point; None if no filter has such steps.
 

@@ -21,6 +21,8 @@ NEAR = 4.0
 #: Ends this much lower in log density than another, and by a factor of this width in each unknown more, hold nothing of the
 #: posterior.
 LOWER, NARROWER = 20.0, 100.0
+#: Shares of the posterior that matter, and by how many nats one may differ between few and many steps.
+SHARE, OTHER = 1e-3, 0.3
 #: Most evaluations of a search before Newton's method.
 ROUNDS = 300
 #: Evaluations in each stage of tempering.
@@ -163,6 +165,23 @@ def _merged(peaks: list[Peak], point: np.ndarray, limit: float) -> bool:
 def ranked(peaks: list[Peak]) -> list[Peak]:
     """Maxima by their evidence, then ends that are none by their density."""
     return sorted(peaks, key=lambda p: (not p.converged, -p.log_evidence if p.converged else p.value))
+
+
+def other_shares(peaks: Sequence[Peak], others: Sequence[Peak]) -> bool:
+    """Whether a share of the posterior that matters differs between modes and the same modes by another likelihood.
+
+    Each of the others is compared with the largest of those that are nearer to it than to the rest.
+    """
+    first, second = ([p for p in found if np.isfinite(p.log_evidence)] for found in (peaks, others))
+    if not first or not second:
+        return bool(first) != bool(second)
+    before, after = (scipy.special.log_softmax([p.log_evidence for p in found]) for found in (first, second))
+    nearest = np.array([np.argmin([q.distance(p.point[None])[0] for q in second]) for p in first])
+    for k, share in enumerate(after):
+        was = np.max(before[nearest == k], initial=-np.inf)
+        if max(was, share) > np.log(SHARE) and abs(was - share) > OTHER:
+            return True
+    return False
 
 
 def tempered(loosened: Callable[[float], Batch], starts: np.ndarray, scale: np.ndarray) -> np.ndarray:

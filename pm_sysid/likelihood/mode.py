@@ -16,13 +16,24 @@ from pm_sysid.arguments import flag, seed, shown, whole
 from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.descent import Batch, descend
-from pm_sysid.likelihood.filter_steps import followed, refined, substeps_attrs
+from pm_sysid.likelihood.filter_steps import followed, put_steps, refined, substeps_attrs, twice
 from pm_sysid.likelihood.filter_view import filter_names
-from pm_sysid.likelihood.global_search import ROUNDS, Peak, Tracked, climb_all, distinct, hopeless, ranked, tempered
+from pm_sysid.likelihood.global_search import (
+    ROUNDS,
+    Peak,
+    Tracked,
+    climb_all,
+    distinct,
+    hopeless,
+    other_shares,
+    ranked,
+    tempered,
+)
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import possible_draws
 from pm_sysid.notebook import html_line, html_table
 from pm_sysid.progress import progress_bar
+from pm_sysid.solve.substeps import MOST, warn
 from pm_sysid.symbolic.names import entry
 
 _log = logging.getLogger("pm_sysid")
@@ -41,6 +52,8 @@ IMPOSSIBLE, COMPARED = 32.0, 200
 #: Prior draws at whose own solutions steps that follow one are tried, searches from the best of them, and how often each is
 #: followed to where it ends while it gains this much.
 ELSEWHERE, FROM, FOLLOWINGS, GAIN = 24, 3, 30, 0.1
+#: What is said of modes whose shares depend on the number of steps.
+OTHER_SHARES = "modes hold other shares of the posterior"
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
 JUDGED, SETTLINGS = 10, 5
 
@@ -237,7 +250,8 @@ def find_mode(
     those of one solution may say nothing of another. No search can prove that there is no better mode.
 
     The steps of ODE filters are judged around the best mode (:func:`settle_substeps`). Filters with ``substeps="auto"`` take
-    more if they have too few, and the modes are climbed once more.
+    more if they have too few, and the modes are climbed once more. Where there are several, equal steps are doubled as long as
+    that changes what share of the posterior a mode holds, and the search begins again each time.
 
     Source: Beck et al., Diffusion Tempering Improves Parameter Estimation with Probabilistic Integrators for Ordinary
     Differential Equations (ICML 2024).
@@ -277,6 +291,7 @@ def find_mode(
             hunt.run(draws, starts, tempering)
             hunt.look_elsewhere(draws[:ELSEWHERE])
             hunt.settle()
+            hunt.settle_shares(starts, tempering)
             hunt.found()
         except KeyboardInterrupt:
             if hunt.tracked is None or hunt.tracked.best is None:
@@ -319,7 +334,9 @@ class Hunt:
 
     def run(self, draws: np.ndarray, starts: int, tempering: bool) -> None:
         """Search from the best of prior draws (n, d); raises a ValueError if there is nowhere to start."""
+        before = 0 if self.tracked is None else self.tracked.evaluations
         batch = self.tracked = Tracked(self.functions.descent_function(), self.say)
+        batch.evaluations = before
         points = np.concatenate([self.first[None], draws])
         values = batch(self.first[None])[0]
         if len(draws):
@@ -396,14 +413,45 @@ class Hunt:
             points = [self.functions.free(point) for point in at]
             if not refined(points, self.functions.model, where, following=not best.converged):
                 return
-            before = 0 if self.tracked is None else self.tracked.evaluations
-            batch = self.tracked = Tracked(self.functions.descent_function(), self.say)
-            batch.evaluations, batch.best = before, best.point
-            found = climb_all(batch, np.array([p.point for p in self.peaks]), self.scale, [])
-            searches = [0] * len(found)
-            for peak in self.peaks if found else []:
-                searches[int(np.argmin([q.distance(peak.point[None])[0] for q in found]))] += peak.searches
-            self.peaks = [replace(q, searches=n) for q, n in zip(found, searches, strict=True)]
+            self._climb_again(best.point)
+
+    def settle_shares(self, starts: int, tempering: bool) -> None:
+        """Take more equal steps while these make other modes hold more or less of the posterior.
+
+        Steps that do for the best mode may rule out another: an alias of an oscillation needs steps for its own frequency.
+        """
+        model, more = self.functions.model, False
+        while sum(p.converged for p in self.peaks) > 1 and (finer := twice(model)):
+            coarse, tracked = self.peaks, self.tracked
+            before = put_steps(finer, model)
+            self._climb_again(ranked(coarse)[0].point)
+            if other_shares(coarse, self.peaks):
+                if all(c.asked == "auto" and c.substeps <= MOST for c in finer.values()):
+                    if len(self.draws):  # modes that were hopeless may be none any more
+                        self.run(self.draws, starts, tempering)
+                    more = True
+                    continue
+                counts = ", ".join(f"{c.substeps} steps a sample of {name!r}" for name, c in before.items())
+                warn(
+                    f"With {counts}, {OTHER_SHARES} than with twice as many: what they hold is not known. Take more substeps, "
+                    "or narrow the priors."
+                )
+            put_steps(before, model)
+            self.peaks, self.tracked = coarse, tracked
+            break
+        if more:
+            self.settle()
+
+    def _climb_again(self, best: np.ndarray) -> None:
+        """Climb to every peak once more, since the steps of filters are others."""
+        before = 0 if self.tracked is None else self.tracked.evaluations
+        batch = self.tracked = Tracked(self.functions.descent_function(), self.say)
+        batch.evaluations, batch.best = before, best
+        found = climb_all(batch, np.array([p.point for p in self.peaks]), self.scale, [])
+        searches = [0] * len(found)
+        for peak in self.peaks if found else []:
+            searches[int(np.argmin([q.distance(peak.point[None])[0] for q in found]))] += peak.searches
+        self.peaks = [replace(q, searches=n) for q, n in zip(found, searches, strict=True)]
 
     def found(self) -> None:
         """Raise a ValueError if the searches have led nowhere."""

@@ -86,7 +86,8 @@ def check_initial_state(
     """Compare a posterior with what it would be if the uncertain initial state were integrated out exactly.
 
     A filter with an uncertain initial state (``x0_std``, or no ``x0``) marginalises it linearised about the state it has
-    reached, which is exact in a linear system only. Here the likelihood is integrated over the initial state by importance
+    reached, and as a Gaussian again after each sample. That is exact in a linear system whose noise is Gaussian and does not
+    depend on the output, and without limits. Here the likelihood is integrated over the initial state by importance
     sampling at posterior draws, which are weighted by the result.
 
     Parameters
@@ -159,8 +160,8 @@ def check_initial_state(
 
 
 def linearises_initial_state(view: FilterView) -> bool:
-    """Whether a filter marginalises an initial state by linearising: it is uncertain, and the system is not linear."""
-    return bool(view.problem.form.free) and not view.system.linear
+    """Whether an initial state is uncertain, and what is marginalised no Gaussian: the system is not linear, or a sensor."""
+    return bool(view.problem.form.free) and not (view.system.linear and view.problem.form.sensors.gaussian)
 
 
 def not_checkable(view: FilterView) -> str:

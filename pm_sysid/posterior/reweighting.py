@@ -12,8 +12,9 @@ from pm_sysid.idata import elements
 
 #: A posterior mean that moves by less than this many standard deviations stays where it is for every purpose.
 FINE, VISIBLE = 0.1, 0.5
-#: Below this share of effective draws reweighting says only that the posteriors differ; above the other, that they do not.
-FEW, MOST = 0.1, 0.8
+#: Below this share of effective draws reweighting says only that the posteriors differ; above the other, that they do not. In
+#: between, a shift by as much as the standard deviation would leave a third: less than half is more than can be seen.
+FEW, HALF, MOST = 0.1, 0.5, 0.8
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +44,7 @@ class Reweighted:
     def level(self) -> str:
         """``"good"``, ``"look"`` or ``"bad"``."""
         size = abs(self.worst[1])
-        if self.ess < FEW or not size < VISIBLE:
+        if self.ess < HALF or not size < VISIBLE:
             return "bad"
         return "look" if size >= FINE or self.ess < MOST else "good"
 
@@ -56,10 +57,9 @@ class Reweighted:
         moved = f"{instead} the mean of {name} would move by {abs(shift):.2g} posterior standard deviations"
         if self.level == "good":
             return f"{moved}, all others by less: {cause} does not matter here."
-        if self.level == "bad":
-            return f"{moved}: {cause} biases the posterior. {remedy}"
         shape = f", and the posterior have another shape ({effective})" if self.ess < MOST else ""
-        return f"{moved}{shape}: {cause} can be seen. {remedy}"
+        seen = "biases the posterior" if self.level == "bad" else "can be seen"
+        return f"{moved}{shape}: {cause} {seen}. {remedy}"
 
     @property
     def details(self) -> str:

@@ -93,6 +93,11 @@ class Sensors:
         return all(s.plain for s in self.outputs)
 
     @property
+    def gaussian(self) -> bool:
+        """Whether outputs and what is seen of them are Gaussian together, where the outputs are."""
+        return self.plain and not any(s.rule for s in self.outputs)
+
+    @property
     def heavy(self) -> tuple[int, ...]:
         """Outputs whose draws need a second random number."""
         return tuple(j for j, s in enumerate(self.outputs) if s.heavy)

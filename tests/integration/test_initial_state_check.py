@@ -118,6 +118,66 @@ def test_what_linearises() -> None:
     assert not linearises_initial_state(filter_view(None, tiny.model()))
 
 
+def watched(**sensor: Any) -> pm.Model:
+    """A decay from an uncertain start, seen by a sensor that is no plain one."""
+    system = sid.System(lambda t, x, u, p: -p.k * x.z, states=("z",), params=("k",), observe=lambda t, x, dx, u, p: x.z)
+    t = np.arange(30) * 0.1
+    y = 4 * np.exp(-t) + 0.1 * np.random.default_rng(0).standard_normal(30)
+    if "limits" in sensor:
+        y = np.minimum(y, 1.0)
+    with pm.Model() as model:
+        k = {"k": pm.LogNormal("k", 0.0, 1.0)}
+        sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), k, **{"noise": 0.1, **sensor}, x0=0.0, x0_std=3.0, substeps=4)
+    return model
+
+
+def of_k(*k: float) -> xr.Dataset:
+    return xr.Dataset({"k": (("chain", "draw"), np.array([k]))})
+
+
+SENSORS = {
+    "limit": {"limits": (None, 1.0)},
+    "outliers": {"noise": sid.StudentT(scale=0.1, nu=3.0)},
+    "noise by output": {"noise": lambda y: 0.05 + 0.05 * pt.abs(y)},
+}
+
+
+@pytest.mark.parametrize("sensor", SENSORS)
+def test_what_a_sensor_makes_of_an_uncertain_start_is_checked_in_linear_systems_too(sensor: str) -> None:
+    """Against quadrature over the start: the filter takes what it has seen for Gaussian after each sample."""
+    model, k = watched(**SENSORS[sensor]), np.array([0.95, 1.0, 1.05])
+    assert linearises_initial_state(filter_view(None, model))
+    found = sid.check_initial_state(of_k(*k), model=model)
+    starts = np.linspace(0.5, 12.0, 4001)
+    view = filter_view(None, model)
+    exact = []
+    with pm.Model() as known:
+        free = {"k": pm.LogNormal("k", 0.0, 1.0)}
+        start = {"z": pm.Normal("z", 0.0, 3.0)}
+        options = {"noise": 0.1, **SENSORS[sensor]}
+        sid.ODEFilter("y", view.system, view.records()[0], free, **options, x0=start, substeps=4)
+    target = sid.Target(known)
+    for value in k:
+        rows = target.unconstrained({"k": np.full(len(starts), value), "z": starts})
+        total = target.log_likelihood(rows) + stats.norm.logpdf(starts, 0.0, 3.0)
+        assert max(total[0], total[-1]) < total.max() - 8
+        exact.append(logsumexp(total) + np.log(starts[1] - starts[0]))
+    assert found.believed == 1.0
+    logp = model.compile_fn(model.logp(vars=[model["y"]]), inputs=[model.rvs_to_values[model["k"]]])
+    moments = np.array([float(logp({"k_log__": np.log(value)})) for value in k])
+    np.testing.assert_allclose(found.change, exact - moments, atol=0.05)
+    assert np.max(np.abs(found.change)) > 0.1
+
+
+def test_sample_says_what_a_limit_makes_of_an_uncertain_start() -> None:
+    model = watched(limits=(None, 1.0))
+    with pytest.warns(UserWarning, match="cannot be trusted"):
+        idata = sid.sample(model, draws=1000, chains=2, cores=1, random_seed=1, progressbar=False)
+    assert not idata.attrs["trusted"] and "integrated out exactly" in idata.attrs["verdict"]
+    found = sid.log_evidence(idata)
+    assert found.error > 0.1 and "integrated out exactly" in found.doubt  # 8.05 in place of 7.72
+
+
 def test_a_known_initial_state_needs_no_check() -> None:
     with pytest.raises(ValueError, match="'y' is no uncertain one"):
         sid.check_initial_state(tiny.IDATA, model=tiny.model())

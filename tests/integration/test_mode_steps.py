@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
@@ -57,3 +57,62 @@ def test_a_number_that_goes_with_a_diffusion_is_left_alone(model: pm.Model) -> N
     with_steps(model, 1, 1)
     mode = find(model)
     assert mode.substeps["substeps_y"] == 1 and np.isnan(mode.substeps["substeps_y_error"])
+
+
+def alias_model(substeps: int | Literal["auto"] = "auto") -> pm.Model:
+    """An oscillation sampled twice a second: its aliases explain the record as well, and need steps of their own frequency."""
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -(p.w**2 + 0.0004) * x.z - 0.04 * x.v),
+        states=("z", "v"),
+        params=("w",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    t = np.arange(25) * 0.5
+    y = np.cos(3.0 * t) * np.exp(-0.02 * t) + 0.4 * np.random.default_rng(0).standard_normal(25)
+    with pm.Model() as model:
+        w, record = {"w": pm.LogNormal("w", np.log(6.0), 0.6)}, sid.TimeSeries(t, None, y)
+        sid.ODEFilter("y", system, record, w, noise=0.4, x0={"z": 1.0, "v": -0.02}, substeps=substeps)
+    return model
+
+
+def exact_alias_shares() -> dict[float, float]:
+    """Shares of the posterior around each alias, by the solution itself."""
+    t = np.arange(25) * 0.5
+    y = np.cos(3.0 * t) * np.exp(-0.02 * t) + 0.4 * np.random.default_rng(0).standard_normal(25)
+    w = np.linspace(0.1, 80.0, 800_001)
+    log_density = -0.5 * (np.log(w / 6.0) / 0.6) ** 2 - np.log(w)
+    for s, v in zip(t, y, strict=True):
+        log_density = log_density - 0.5 * ((v - np.cos(w * s) * np.exp(-0.02 * s)) / 0.4) ** 2
+    density = np.exp(log_density - log_density.max())
+    places = [3.0, 4 * np.pi - 3, 4 * np.pi + 3, 8 * np.pi - 3]
+    return {a: float(density[np.abs(w - a) < 1].sum() / density.sum()) for a in places}
+
+
+def test_steps_are_doubled_while_other_modes_gain_by_that() -> None:
+    """With the steps that do for the best mode, an alias with 7 % of the posterior was ruled out."""
+    model, shares = alias_model(), exact_alias_shares()
+    before = filter_view("y", model).op.substeps
+    mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    assert filter_view("y", model).op.substeps > before and shares[4 * np.pi + 3] > 0.05
+    for place, share in shares.items():
+        near = [s for s, m in zip(mode.shares, mode.modes, strict=True) if abs(float(m.initvals["w"]) - place) < 0.5]
+        assert sum(near) == pytest.approx(share, abs=0.02), place
+
+
+def test_too_few_steps_for_other_modes_are_said_where_there_may_be_no_more() -> None:
+    model = alias_model(4)
+    with pytest.warns(sid.SubstepWarning, match="With 4 steps a sample of 'y', modes hold other shares of the posterior"):
+        sid.find_mode(model, random_seed=1, progressbar=False)
+    assert filter_view("y", model).op.substeps == 4
+
+
+def test_sample_draws_from_all_aliases_or_says_that_steps_are_too_few() -> None:
+    idata = sid.sample(alias_model(), draws=1000, chains=2, cores=1, random_seed=1, progressbar=False)
+    w = idata["posterior"]["w"].values
+    for place, share in exact_alias_shares().items():
+        assert np.mean(np.abs(w - place) < 1) == pytest.approx(share, abs=0.03), place
+    assert idata.attrs["trusted"], idata.attrs["verdict"]
+    with pytest.warns(UserWarning, match="cannot be trusted"):
+        found = sid.sample(alias_model(4), draws=500, chains=2, cores=1, random_seed=1, progressbar=False)
+    assert "other shares of the posterior" in found.attrs["verdict"]
+    assert "other shares of the posterior" in sid.log_evidence(found).doubt

@@ -9,7 +9,17 @@ import pytest
 
 import pm_sysid as sid
 from pm_sysid.likelihood.descent import Descent
-from pm_sysid.likelihood.global_search import LOWER, NARROWER, NEIGHBOURS, distinct, promising, summits, worth_polishing
+from pm_sysid.likelihood.global_search import (
+    LOWER,
+    NARROWER,
+    NEIGHBOURS,
+    Peak,
+    distinct,
+    other_shares,
+    promising,
+    summits,
+    worth_polishing,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -91,3 +101,21 @@ def test_a_narrow_mode_is_found_beside_a_wide_one(seed: int) -> None:
     assert len(ends) == 2
     np.testing.assert_allclose(ends[np.argsort(ends[:, 0])], [[-1.93] * 2, [2.0] * 2], atol=0.01)
     assert abs(mode.modes[0].log_evidence - mode.modes[1].log_evidence) < 0.1
+
+
+def modes(**log_evidences: float) -> list[Peak]:
+    """Maxima of unit width at the places that the names say, such as ``at_3``."""
+    width = 0.5 * np.log(2 * np.pi)
+    return [Peak(np.array([float(k[3:])]), np.eye(1), width - v, True) for k, v in log_evidences.items()]
+
+
+def test_shares_of_modes_are_compared_where_they_matter() -> None:
+    some = modes(at_0=0.0, at_10=-1.0, at_20=-15.0)
+    assert not other_shares(some, modes(at_0=0.1, at_10=-0.9, at_20=-14.0))  # a share of 1e-6 more or less
+    assert not other_shares(some, modes(at_0=-3.0, at_10=-4.0, at_20=-18.0))  # all alike
+    assert other_shares(some, modes(at_0=0.0, at_10=-1.0, at_20=-3.0))
+    assert other_shares(some, modes(at_0=0.0, at_10=-1.6, at_20=-15.0))
+    assert other_shares(some, modes(at_0=0.0, at_20=-15.0))  # one is gone
+    assert other_shares(modes(at_0=0.0, at_1=0.0), modes(at_0=0.7))
+    assert other_shares(modes(at_0=0.0, at_10=-1.0), [*modes(at_0=0.0), *modes(at_5=-1.0), *modes(at_10=-1.0)])
+    assert other_shares(some, []) and not other_shares([], [])
