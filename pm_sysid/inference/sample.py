@@ -24,7 +24,13 @@ from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
-from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state, not_checkable
+from pm_sysid.posterior.initial_state_check import (
+    InitialStateCheck,
+    check_initial_state,
+    linearises_initial_state,
+    not_checkable,
+    prior_evidence,
+)
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
@@ -43,6 +49,9 @@ AGAIN = 2
 FEW_UNKNOWNS = 20
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
+
+#: How far draws of the prior put the log evidence above that of a sampler by chance in one case of twenty at most.
+SURPRISE = 3.0
 
 type Method = Literal["independent", "nuts", "ibis"]
 
@@ -375,7 +384,26 @@ class _Run:
                     reasons.append(check.verdict)
                 if method != "nuts" and np.isfinite(check.evidence):
                     _widen_evidence(idata, abs(check.evidence))
+                reasons += self._ruled_out(idata, method, check)
         return reasons
+
+    def _ruled_out(self, idata: xr.DataTree, method: str, check: InitialStateCheck) -> list[str]:
+        """What speaks for parameters that a linearisation has ruled out: posterior draws know nothing of them."""
+        if len(self.model.observed_RVs) > 1 or self.model.potentials:
+            return []
+        laplace = np.nan if self.mode is None else self.mode.log_evidence
+        evidence = log_evidence(idata).value if method != "nuts" else laplace
+        (name,) = filter_names(self.model)
+        least = prior_evidence(filter_view(name, self.model), self.random_seed)
+        if not least > evidence + max(check.evidence, 0.0) + SURPRISE:
+            return []
+        if method != "nuts":
+            _widen_evidence(idata, least - evidence)
+        return [
+            f"Draws of the prior alone, with initial states of their own, give a log evidence of {least:.1f}, and these draws "
+            f"{evidence:.1f}: linearising about the initial state of {name!r} has ruled out a part of the posterior. Make the "
+            "initial state a PyMC variable (x0={...}) and sample again."
+        ]
 
     def finished(self, idata: xr.DataTree, method: str, reasons: list[str]) -> xr.DataTree:
         """The result with its attributes and verdict."""

@@ -13,6 +13,7 @@ import scipy
 from pytensor.graph import vectorize_graph
 
 from pm_sysid.arguments import count
+from pm_sysid.environment import compiling
 from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
@@ -30,6 +31,8 @@ ENOUGH, POOR = 0.4, 0.1
 TEMPERED = 0.15
 #: Share of these draws that come from the prior, so that nothing is missed where the smoothed state is wrong.
 DEFENCE = 1 / 8
+#: Draws of the prior, and of the initial state for each, that look for what the linearisation has ruled out.
+FROM_PRIOR, STATES = 1000, 16
 #: Degrees of freedom of the others.
 FREEDOM = 5
 #: Most samples that are filtered: fewer posterior draws for long records, but at least so many.
@@ -159,6 +162,28 @@ def check_initial_state(
     return InitialStateCheck(*reweighted(few, change), float(np.mean([f.efficiency >= POOR for f in found])))
 
 
+def prior_evidence(view: FilterView, random_seed: int) -> float:
+    """Log evidence by draws of the prior and of the initial state alone; minus infinity where the prior cannot be drawn from.
+
+    Few of them explain a record, and most often the number is much too low. By Markov's inequality it exceeds the log evidence
+    by three in one of twenty cases at most, so that a larger one tells of parameters that posterior draws do not know: the
+    linearisation has ruled them out.
+    """
+    draws = min(FROM_PRIOR, MOST_SAMPLES // (10 * STATES * len(view.measured())))
+    if draws < 2:
+        return -np.inf
+    rng = np.random.default_rng(random_seed)
+    try:
+        with compiling:
+            drawn = pm.draw(view.model.free_RVs, draws, random_seed=random_seed, mode="FAST_COMPILE")
+    except NotImplementedError:
+        return -np.inf
+    integrate = Integral(view)
+    with np.errstate(all="ignore"):
+        values = [integrate.by_prior([v[i] for v in drawn], rng) for i in range(draws)]
+    return float(scipy.special.logsumexp(values) - np.log(draws))
+
+
 def linearises_initial_state(view: FilterView) -> bool:
     """Whether an initial state is uncertain, and what is marginalised no Gaussian: the system is not linear, or a sensor."""
     return bool(view.problem.form.free) and not (view.system.linear and view.problem.form.sensors.gaussian)
@@ -236,6 +261,15 @@ class Integral:
             root = _roots(np.einsum("rn,rni,rnj->rij", weights, away, away))
         total = np.sum(scipy.special.logsumexp(log_weights, axis=1) - np.log(POINTS))
         return _Found(float(total - before), float(efficiency.min()))
+
+    def by_prior(self, point: list[np.ndarray], rng: np.random.Generator) -> float:
+        """Log-likelihood at a point, averaged over a few draws of the initial state of each record."""
+        point = [point[i] for i in self.order]
+        _, x0, x0_std, diffusion = self.known(*point)
+        xi = rng.standard_normal((len(x0), STATES, len(self.free)))
+        found = self._log_likelihood([*point, diffusion], x0, x0_std, xi)
+        found = np.where(np.isnan(found), -np.inf, found)
+        return float(np.sum(scipy.special.logsumexp(found, axis=1) - np.log(STATES)))
 
     def _start(self, point: list[np.ndarray], x0: np.ndarray, x0_std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Smoothed initial states (R, d) and roots of their covariances; the prior where they are not known."""

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 import pm_sysid as sid
 from pm_sysid.likelihood.filter_view import filter_view
-from pm_sysid.posterior.initial_state_check import linearises_initial_state
+from pm_sysid.posterior.initial_state_check import linearises_initial_state, prior_evidence
 from support import tiny
 
 PENDULUM = sid.System(
@@ -176,6 +176,47 @@ def test_sample_says_what_a_limit_makes_of_an_uncertain_start() -> None:
     assert not idata.attrs["trusted"] and "integrated out exactly" in idata.attrs["verdict"]
     found = sid.log_evidence(idata)
     assert found.error > 0.1 and "integrated out exactly" in found.doubt  # 8.05 in place of 7.72
+
+
+def test_draws_of_the_prior_give_an_evidence_of_their_own() -> None:
+    """A decay under loud noise, which many draws explain; the likelihood of the filter is exact there."""
+    system = sid.System(lambda t, x, u, p: -p.k * x.z, states=("z",), params=("k",), observe=lambda t, x, dx, u, p: x.z)
+    t = np.arange(10) * 0.2
+    records = [sid.TimeSeries(t, None, z * np.exp(-t) + 0.5 * np.random.default_rng(0).standard_normal(10)) for z in (1.0, 2.0)]
+    with pm.Model() as model:
+        k = {"k": pm.LogNormal("k", 0.0, 0.5)}
+        sid.ODEFilter("y", system, records, k, noise=0.5, x0=1.0, x0_std=1.0, substeps=4)
+    grid = np.linspace(-2.5, 2.5, 401)
+    total = sid.Target(model).log_likelihood(grid[:, None]) + stats.norm.logpdf(grid, 0.0, 0.5)
+    exact = logsumexp(total) + np.log(grid[1] - grid[0])
+    found = [prior_evidence(filter_view(None, model), seed) for seed in range(4)]
+    np.testing.assert_allclose(found, exact, atol=0.3)
+
+
+@pytest.mark.slow
+def test_sample_says_that_a_linearisation_has_ruled_out_a_part_of_the_posterior() -> None:
+    """A particle is in one of two wells, nobody knows in which, and its speed is measured: the damping is off by 11 sd.
+
+    Draws of the linearised posterior know nothing of the right damping, so that weighting them may find nothing wrong.
+    """
+    wells = sid.System(
+        lambda t, x, u, p: (x.v, -p.c * x.v + 4 * x.z - 4 * x.z**3),
+        states=("z", "v"),
+        params=("c",),
+        observe=lambda t, x, dx, u, p: x.v,
+    )
+    t = np.arange(50) * 0.1
+    free = sid.simulate(wells, sid.TimeSeries(t, None), {"c": 0.5}, x0={"z": -0.8, "v": 0.0})["y"].values
+    measured = sid.TimeSeries(t, None, free + 0.3 * np.random.default_rng(0).standard_normal(50))
+    for seed in range(3):
+        with pm.Model() as model:
+            c = {"c": pm.LogNormal("c", np.log(0.5), 0.7)}
+            options = {"x0": {"z": 0.0, "v": 0.0}, "x0_std": {"z": 1.0, "v": 0.0}, "substeps": 16}
+            sid.ODEFilter("y", wells, measured, c, noise=0.3, **options)
+        with pytest.warns(UserWarning, match="cannot be trusted"):
+            idata = sid.sample(model, chains=2, cores=1, random_seed=seed, progressbar=False)
+        found = sid.log_evidence(idata)
+        assert "initial state" in found.doubt and found.value + 4 * found.error > -9.8  # the right one is -9.73
 
 
 def test_a_known_initial_state_needs_no_check() -> None:

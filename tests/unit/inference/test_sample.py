@@ -200,13 +200,13 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
     rate = np.random.default_rng(1).normal(1.0, 0.05, (2, 100))
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw"), rate)})})
     run = module._Run(model, 100, 100, 2, 1, 1, False)
-    assert run._initial_states(idata) == []
+    assert run._initial_states(idata, "nuts") == []
     assert run.choices[0].startswith(
         "the initial state of 'y' is marginalised linearised: With the initial state integrated out"
     )
     bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, 0.7, 1.0)
     monkeypatch.setattr(module, "check_initial_state", lambda *args, **options: bad)
-    assert run._initial_states(idata) == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
+    assert run._initial_states(idata, "nuts") == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
 
 
 def test_one_seed_gives_one_result_that_can_be_saved(tmp_path: Any) -> None:
