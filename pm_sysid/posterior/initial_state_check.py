@@ -50,6 +50,8 @@ class InitialStateCheck(Reweighted):
         linearisation.
     shift : dict of str to float
         By how many posterior standard deviations the posterior mean of each parameter moves.
+    stretch : dict of str to float
+        What the posterior standard deviation of each parameter is multiplied by.
     ess : float
         Effective share of the draws after reweighting; small where the two posteriors hardly overlap.
     believed : float
@@ -84,7 +86,7 @@ class InitialStateCheck(Reweighted):
 
 
 def check_initial_state(
-    idata: Any, *, model: pm.Model | None = None, name: str | None = None, draws: int = 50
+    idata: Any, *, model: pm.Model | None = None, name: str | None = None, draws: int = 100
 ) -> InitialStateCheck:
     """Compare a posterior with what it would be if the uncertain initial state were integrated out exactly.
 
@@ -101,8 +103,8 @@ def check_initial_state(
         Default: the model on the context stack.
     name : str, optional
         Name of the :class:`ODEFilter`; needed if the model has several.
-    draws : int, default 50
-        About this many draws, evenly spaced; fewer for records of more than 10 000 samples.
+    draws : int, default 100
+        About this many draws, evenly spaced; fewer for records of more than 5 000 samples.
 
     Returns
     -------

@@ -12,8 +12,10 @@ from pm_sysid.idata import elements
 
 #: A posterior mean that moves by less than this many standard deviations stays where it is for every purpose.
 FINE, VISIBLE = 0.1, 0.5
-#: Below this share of effective draws reweighting says only that the posteriors differ; above the other, that they do not. In
-#: between, a shift by as much as the standard deviation would leave a third: less than half is more than can be seen.
+#: The same for a standard deviation, as a factor either way.
+STRETCHED, WIDE = 1.1, 1.25
+#: Below this share of effective draws reweighting says only that the posteriors differ; above the last, that they do not. A
+#: shift by as much as the standard deviation would leave a third of the draws.
 FEW, HALF, MOST = 0.1, 0.5, 0.8
 
 
@@ -27,12 +29,15 @@ class Reweighted:
         By how much the log-likelihood of each posterior draw changes.
     shift : dict of str to float
         By how many posterior standard deviations the posterior mean of each parameter moves.
+    stretch : dict of str to float
+        What the posterior standard deviation of each parameter is multiplied by.
     ess : float
         Effective share of the draws after reweighting; small where the two posteriors hardly overlap.
     """
 
     change: np.ndarray
     shift: dict[str, float]
+    stretch: dict[str, float]
     ess: float
 
     @property
@@ -41,12 +46,17 @@ class Reweighted:
         return max(self.shift.items(), key=lambda item: abs(item[1]))
 
     @property
+    def most_stretched(self) -> tuple[str, float]:
+        """Parameter whose standard deviation changes most, and what it is multiplied by."""
+        return max(self.stretch.items(), key=lambda item: abs(np.log(max(item[1], 1e-300))))
+
+    @property
     def level(self) -> str:
         """``"good"``, ``"look"`` or ``"bad"``."""
-        size = abs(self.worst[1])
-        if self.ess < HALF or not size < VISIBLE:
+        size, factor = abs(self.worst[1]), np.exp(abs(np.log(max(self.most_stretched[1], 1e-300))))
+        if self.ess < HALF or not size < VISIBLE or not factor < WIDE:
             return "bad"
-        return "look" if size >= FINE or self.ess < MOST else "good"
+        return "look" if size >= FINE or factor >= STRETCHED or self.ess < MOST else "good"
 
     def said(self, instead: str, cause: str, remedy: str) -> str:
         """What it means, in a sentence: with what ``instead`` the posterior would move, by which ``cause``."""
@@ -58,6 +68,9 @@ class Reweighted:
         if self.level == "good":
             return f"{moved}, all others by less: {cause} does not matter here."
         shape = f", and the posterior have another shape ({effective})" if self.ess < MOST else ""
+        wider, factor = self.most_stretched
+        if not 1 / STRETCHED < factor < STRETCHED:
+            shape = f", and the standard deviation of {wider} be {factor:.2g} times as large{shape}"
         seen = "biases the posterior" if self.level == "bad" else "can be seen"
         return f"{moved}{shape}: {cause} {seen}. {remedy}"
 
@@ -71,16 +84,31 @@ class Reweighted:
         )
 
 
-def reweighted(draws: xr.Dataset, change: np.ndarray) -> tuple[np.ndarray, dict[str, float], float]:
-    """Change of the log-likelihood, shift of the means and effective share, for draws (chain, draw)."""
+def reweighted(draws: xr.Dataset, change: np.ndarray) -> tuple[np.ndarray, dict[str, float], dict[str, float], float]:
+    """Change of the log-likelihood, of means and standard deviations, and effective share, for draws (chain, draw)."""
     weights = np.exp(change - scipy.special.logsumexp(change))
-    return change, shift_of(draws, weights), float(1.0 / (len(weights) * np.sum(weights**2)))
+    ess = float(1.0 / (len(weights) * np.sum(weights**2)))
+    return change, shift_of(draws, weights), stretch_of(draws, weights), ess
 
 
 def shift_of(draws: xr.Dataset, weights: np.ndarray) -> dict[str, float]:
     """Change of the mean by weighting, in standard deviations, by parameter."""
-    values = elements(draws)
-    flat = values.transpose("chain", "draw", "parameter").to_numpy().reshape(len(weights), -1)
+    names, flat = _flat(draws, len(weights))
     std = np.maximum(flat.std(axis=0), np.finfo(float).tiny)
     moved = (weights @ flat - flat.mean(axis=0)) / std
-    return dict(zip(map(str, values["parameter"].to_numpy()), map(float, moved), strict=True))
+    return dict(zip(names, map(float, moved), strict=True))
+
+
+def stretch_of(draws: xr.Dataset, weights: np.ndarray) -> dict[str, float]:
+    """What weighting multiplies the standard deviation by, by parameter; one where there is none."""
+    names, flat = _flat(draws, len(weights))
+    std = flat.std(axis=0)
+    weighted = np.sqrt(weights @ (flat - weights @ flat) ** 2)
+    return dict(zip(names, map(float, np.where(std > 0, weighted / np.where(std > 0, std, 1.0), 1.0)), strict=True))
+
+
+def _flat(draws: xr.Dataset, count: int) -> tuple[list[str], np.ndarray]:
+    """Names of the parameters, and their draws (count, P)."""
+    values = elements(draws)
+    flat = values.transpose("chain", "draw", "parameter").to_numpy().reshape(count, -1)
+    return list(map(str, values["parameter"].to_numpy())), flat

@@ -40,6 +40,8 @@ class SubstepCheck(Reweighted):
         By how much the log-likelihood of each posterior draw changes.
     shift : dict of str to float
         By how many posterior standard deviations the posterior mean of each parameter moves.
+    stretch : dict of str to float
+        What the posterior standard deviation of each parameter is multiplied by.
     ess : float
         Effective share of the draws after reweighting to the finer steps; small where the two posteriors hardly overlap.
     beyond : str

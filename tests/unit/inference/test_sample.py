@@ -204,7 +204,7 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
     assert run.choices[0].startswith(
         "the initial state of 'y' is marginalised linearised: With the initial state integrated out"
     )
-    bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, 0.7, 1.0)
+    bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, {"rate": 1.0}, 0.7, 1.0)
     monkeypatch.setattr(module, "check_initial_state", lambda *args, **options: bad)
     assert run._initial_states(idata, "nuts") == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
 
