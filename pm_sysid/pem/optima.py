@@ -22,9 +22,9 @@ LEVEL = 0.01
 AS_GOOD = 8.0
 #: A landscape is rugged where other optima have at most this many times the mean squared error of the best.
 RUGGED = 1.5
-#: Starts of the first round beside the guess, one near it and one far: where one of them ends where it does, and none lower,
-#: that is all.
-FIRST_ROUND = 2
+#: Starts of the first round beside the guess, one near it and the others far: where one of them ends where it does, and none
+#: lower, that is all.
+FIRST_ROUND = 4
 #: Ends that are searched from to the last digit, in a round.
 POLISHED = 3
 
@@ -77,7 +77,8 @@ class SeveralStarts:
         elif more > 0:
             self.starts.explaining()
             first = min(FIRST_ROUND, more)
-            self.round(np.concatenate([self.starts.near(self.starts.x, first // 2), self.starts.far(first - first // 2)]))
+            close = min(1, first // 2)
+            self.round(np.concatenate([self.starts.near(self.starts.x, close), self.starts.far(first - close)]))
             if not self.agreed() and more > first:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x

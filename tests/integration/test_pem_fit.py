@@ -236,7 +236,9 @@ def test_a_search_comes_back_from_impossible_trial_points(method: Any, monkeypat
 
     monkeypatch.setattr(SquaredErrors, "evaluate", watched)
     guess = {"rate": 27.0}
-    result = sid.fit_pem(decay, data, guess, predictor=sid.ExtendedKalman(substeps=4), x0=1.0, optimiser=sid.Optimiser(method))
+    options = {"predictor": sid.ExtendedKalman(substeps=4), "optimiser": sid.Optimiser(method)}
+    # From one start: at a rate of 111 the Runge-Kutta steps of a record without noise say exactly the same.
+    result = sid.fit_pem(decay, data, guess, x0=1.0, starts=1, **options)
     assert any(not e.finite for e in seen) or method == "trust"  # whose first step is short
     assert result.success, result.message
     np.testing.assert_allclose(result.p["rate"], 0.5, rtol=1e-5)
