@@ -12,9 +12,8 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Variable
-from pytensor.tensor.subtensor import IncSubtensor
 
-from pm_sysid.compat import logprob, normalize_rng_param
+from pm_sysid.compat import IncSubtensor, logprob, normalize_rng_param
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.initial_state import StartSpec

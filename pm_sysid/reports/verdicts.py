@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pm_sysid.posterior.reweighting import FINE, VISIBLE
+from pm_sysid.posterior.reweighting import FINE, HALF, STRETCHED, VISIBLE, WIDE
 from pm_sysid.records.residual_tests import ResidualTests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.diagnostics import Diagnostics
@@ -30,6 +30,8 @@ POOR_FIT, ACCURATE_FIT = 50.0, 90.0
 #: Share of free runs, drawn from the prior of what was not recorded, that are as far from the others as the measurement, and
 #: of those that are nearer, below which the measurement is no such run.
 UNLIKE = 0.025
+#: What makes a problem of another likelihood, where posterior draws are weighted by it.
+BAD = f"problem: by {VISIBLE:g}, by {100 * (WIDE - 1):.0f} %, or less than {100 * HALF:.0f} of 100 draws would still count"
 #: Part of the range of the fit by which a record of validation may go beyond it.
 BEYOND = 0.1
 
@@ -70,13 +72,15 @@ TABLE = (
     ),
     (
         "integration error",
-        f"`sid.check_substeps`: means change by more than {FINE:g} standard deviations at half the step",
+        f"`sid.check_substeps`: means change by more than {FINE:g} standard deviations, or standard deviations by more than "
+        f"{100 * (STRETCHED - 1):.0f} %, at half the step ({BAD})",
         "`sid.set_substeps` twice as many, or a higher order; sample again",
     ),
     (
         "linearised initial state",
-        f"`sid.check_initial_state`, where the initial state of a nonlinear system is uncertain (`x0_std`, or no `x0`): means "
-        f"change by more than {FINE:g} standard deviations ({VISIBLE:g}: problem) with the initial state integrated out",
+        "`sid.check_initial_state`, where the initial state is uncertain (`x0_std`, or no `x0`), and the system not linear or "
+        f"its sensor not Gaussian: means change by more than {FINE:g} standard deviations, or standard deviations by more than "
+        f"{100 * (STRETCHED - 1):.0f} %, with the initial state integrated out ({BAD})",
         "make the initial state a PyMC variable and sample again",
     ),
     (

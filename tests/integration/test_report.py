@@ -356,7 +356,7 @@ def test_a_report_says_what_linearising_about_an_uncertain_start_costs(tmp_path)
         study = Study(model, xr.DataTree.from_dict({"posterior": xr.Dataset({"g": (("chain", "draw"), g)})}), {"y": [record]})
         study._integration()
         levels[name] = [v.level for v in study.verdicts if "initial state" in v.text]
-    assert levels == {"about zero": ["look"], "known": []}
+    assert levels == {"about zero": ["bad"], "known": []}
 
 
 LAG = sid.System(

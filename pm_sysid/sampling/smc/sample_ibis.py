@@ -104,6 +104,10 @@ def sample_ibis(
     shares of a region too unlike for chance) go on together: from particles of all chains, weighted by their evidence, with
     proposals that cover the modes of all.
 
+    The likelihood is taken as the model has it: whether filters take enough steps for all of the posterior, and what
+    linearising about an uncertain initial state costs, is not judged here. :func:`sample` does both; after ``sample_ibis``
+    alone call :func:`check_substeps` and :func:`check_initial_state`.
+
     Examples
     --------
     >>> import pymc as pm, pm_sysid as sid
