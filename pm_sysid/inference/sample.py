@@ -49,7 +49,6 @@ AGAIN = 2
 FEW_UNKNOWNS = 20
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
-
 #: How far draws of the prior put the log evidence above that of a sampler by chance in one case of twenty at most.
 SURPRISE = 3.0
 
@@ -164,7 +163,7 @@ class _Run:
         self.begun, self.choices = time.perf_counter(), list[str]()
         self.mode: Mode | None = None
         self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
-        self.wrong = list[str]()
+        self.wrong, self.from_prior = list[str](), dict[int, float]()
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -394,7 +393,9 @@ class _Run:
         laplace = np.nan if self.mode is None else self.mode.log_evidence
         evidence = log_evidence(idata).value if method != "nuts" else laplace
         (name,) = filter_names(self.model)
-        least = prior_evidence(filter_view(name, self.model), self.random_seed)
+        view = filter_view(name, self.model)
+        if (least := self.from_prior.get(view.op.substeps)) is None:  # the same for every sampler
+            least = self.from_prior[view.op.substeps] = prior_evidence(view, self.random_seed)
         if not least > evidence + max(check.evidence, 0.0) + SURPRISE:
             return []
         if method != "nuts":

@@ -164,6 +164,7 @@ def value_of(variable: Any) -> np.ndarray:
         return np.asarray(variable.get_value())
     if variable.owner is None:
         return np.asarray(variable.data)
-    found: list[list[Any]] = [[None]]
-    variable.owner.op.perform(variable.owner, [value_of(v) for v in variable.owner.inputs], found)
-    return np.asarray(found[0][0])
+    node = variable.owner
+    found: list[list[Any]] = [[None] for _ in node.outputs]
+    node.op.perform(node, [value_of(v) for v in node.inputs], found)
+    return np.asarray(found[node.outputs.index(variable)][0])

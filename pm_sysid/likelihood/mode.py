@@ -424,7 +424,12 @@ class Hunt:
         while sum(p.converged for p in self.peaks) > 1 and (finer := twice(model)):
             coarse, tracked = self.peaks, self.tracked
             before = put_steps(finer, model)
-            self._climb_again(ranked(coarse)[0].point)
+            try:
+                self._climb_again(ranked(coarse)[0].point)
+            except KeyboardInterrupt:  # the modes that are known are those of the steps before
+                put_steps(before, model)
+                self.peaks, self.tracked = coarse, tracked
+                raise
             if other_shares(coarse, self.peaks):
                 if all(c.asked == "auto" and c.substeps <= MOST for c in finer.values()):
                     if len(self.draws):  # modes that were hopeless may be none any more

@@ -25,6 +25,8 @@ RUGGED = 1.5
 #: Starts of the first round beside the guess, one near it and the others far: where one of them ends where it does, and none
 #: lower, that is all.
 FIRST_ROUND = 4
+#: Starts from which on it counts that one alone ended at the best optimum.
+LONELY = 3
 #: Ends that are searched from to the last digit, in a round.
 POLISHED = 3
 
@@ -229,7 +231,7 @@ class SeveralStarts:
                 "log-likelihood), and the record hardly tells which is right: set bounds that only one is within, or use a "
                 "longer record."
             )
-        if others and len(places[0].starts) == 1 and self.tried > 1 + FIRST_ROUND:
+        if others and len(places[0].starts) == 1 and self.tried > LONELY:
             further = c.gain(best.evaluation.value, others[0].solution.evaluation.value)
             if further < 0.5 * self.objective.count * np.log(RUGGED):
                 return (

@@ -104,7 +104,7 @@ def check_initial_state(
     name : str, optional
         Name of the :class:`ODEFilter`; needed if the model has several.
     draws : int, default 100
-        About this many draws, evenly spaced; fewer for records of more than 5 000 samples.
+        About this many draws, evenly spaced; fewer for records of more than 2 000 samples.
 
     Returns
     -------
