@@ -260,7 +260,7 @@ def pem_spread(found: Mapping[str, Any]) -> str:
             row["said that it is not sure"],
             " to ".join(f"{value:.2f}" for value in (min(row["spread"]), max(row["spread"]))),
         ]
-        for section, kind in {"spread": "quickstart", "prior": "short records"}.items()
+        for section, kind in {"spread": "quickstart", "prior": "short records", "sign": "nearly even sensor"}.items()
         for name, row in found.get(section, {}).items()
     ]
     columns = ["fits", "records", "confidently wrong", "said to be unsure", "spread of errors over standard errors"]

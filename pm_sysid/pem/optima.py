@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import numpy as np
 
-from pm_sysid.pem.left_over import left_over
+from pm_sysid.pem.left_over import left_over, share_left
 from pm_sysid.pem.objective import Evaluation, Objective
 from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
@@ -29,6 +30,10 @@ FIRST_ROUND = 4
 LONELY = 3
 #: Ends that are searched from to the last digit, in a round.
 POLISHED = 3
+#: Optima this near each other in log-likelihood are images of each other: the model has a symmetry.
+IMAGE = 1e-6
+#: Changes of sign that are searched from.
+CHANGED = 4
 
 
 class Optimum(NamedTuple):
@@ -69,6 +74,7 @@ class SeveralStarts:
         self.places: list[_Place] = []
         self.tried = self.unfinished = self.nfev = self.njev = 0
         self.coordinates: Coordinates | None = None
+        self.images: list[str] = []
 
     def run(self, total: int, given: np.ndarray) -> Found | None:
         """Search from the guess and ``total - 1`` drawn starts, or those ``given`` (S, k); None if nothing is possible."""
@@ -85,6 +91,8 @@ class SeveralStarts:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
                 self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]))
+            if self.places:
+                self.change_signs()
             if self.places and more > first and self.lonely():
                 near = total // 2
                 self.round(np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]))
@@ -120,6 +128,62 @@ class SeveralStarts:
         self.coordinates = Coordinates(self.objective, starts.lower, starts.upper, largest)
         if solution.evaluation.finite:
             self.places.append(_Place(solution, [x]))
+
+    def change_signs(self) -> None:
+        """Search from the best optimum with other signs, where that explains something.
+
+        A sign that was guessed wrong can have an optimum of its own, and no start around the guess has the other one. Where
+        the other sign fits exactly as well, the model has a symmetry, and the sign is left as it is.
+        """
+        c = self.coordinates
+        assert c is not None
+        best = self.best.solution
+        value = best.evaluation.value
+        points, changed = self.other_signs(best.x)
+        if not len(points):
+            return
+        self.nfev += len(points)
+        found = self.objective.values(points)
+        begin: list[np.ndarray] = []
+        for i in np.argsort(found):
+            if not np.isfinite(found[i]) or self.alike(best, points[i], 4 * SAME):
+                continue
+            if abs(c.gain(value, found[i])) < IMAGE:
+                self.images.append(changed[i])
+            elif len(begin) < CHANGED and share_left(self.objective, points[i]) < 1.0:
+                begin.append(points[i])
+        if not begin:
+            return
+        self.round(np.array(begin))
+        kept = []
+        for place in self.places:
+            x = place.solution.x
+            as_good = abs(c.gain(value, place.solution.evaluation.value)) < IMAGE and not self.alike(best, x, 4 * SAME)
+            if as_good and self.alike(best, np.copysign(x, best.x), 4 * SAME):
+                flipped = np.sign(x) != np.sign(best.x)
+                self.images.append(", ".join(n for n, f in zip(self.objective.layout.names, flipped, strict=True) if f))
+            else:
+                kept.append(place)
+        self.places = kept
+
+    def other_signs(self, x: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Unknowns (S, k) with other signs within the bounds, and which they are.
+
+        Each alone, all of one name, and either together with the initial states, whose signs may follow.
+        """
+        layout = self.objective.layout
+        names = np.array([re.sub(r"(?<=.)\[\d+\]", "", name) for name in layout.names])
+        free = ~layout.positive & (x != 0.0)
+        initial = np.char.startswith(names, "x0")
+        groups = [(names == name) & free for name in dict.fromkeys(names[~initial].tolist())]
+        each = [np.arange(x.size) == i for i in np.flatnonzero(free & ~initial)]
+        flips = [f for f in [*each, *(g for g in groups if g.sum() > 1)] if f.any()]
+        if (free & initial).any():
+            flips = [*flips, *(f | (free & initial) for f in flips), free & initial]
+        points = np.array([np.where(f, -x, x) for f in flips]).reshape(-1, x.size)
+        inside = ((points >= self.starts.lower) & (points <= self.starts.upper)).all(axis=1)
+        said = [", ".join(n for n, on in zip(layout.names, f, strict=True) if on) for f in flips]
+        return points[inside], [s for s, ok in zip(said, inside, strict=True) if ok]
 
     def solve(self, x: np.ndarray) -> Solution:
         """Search from one point as the user asked for."""
@@ -192,6 +256,15 @@ class SeveralStarts:
         away = np.where(np.isfinite(away), away, 0.0)
         return bool(0.5 * c.unit(solution.evaluation.value) * away @ information @ away < within)
 
+    def mirrored(self, best: Solution, other: Solution) -> bool:
+        """Whether another optimum has the same parameters and fits exactly as well, by initial states of other signs."""
+        c = self.coordinates
+        assert c is not None
+        if abs(c.gain(best.evaluation.value, other.evaluation.value)) > IMAGE:
+            return False
+        initial = np.char.startswith(np.array(self.objective.layout.names), "x0")
+        return self.alike(best, np.where(initial, np.copysign(other.x, best.x), other.x), 4 * SAME)
+
     def ridge(self, solution: Solution) -> bool:
         """Whether the record says nothing about some combination of unknowns: optima are then connected."""
         information = solution.evaluation.information * np.outer(sizes(solution.x), sizes(solution.x))
@@ -213,14 +286,17 @@ class SeveralStarts:
         if len(places) > 1:
             others = ", ".join(f"{p.solution.evaluation.value:.4g} ({len(p.starts)})" for p in places[1:4])
             words += f", others at objectives of {others}{', ...' if len(places) > 4 else ''}"
-        return f"{words}{f'; {self.unfinished} did not get anywhere' if self.unfinished else ''}."
+        words = f"{words}{f'; {self.unfinished} did not get anywhere' if self.unfinished else ''}."
+        if self.images:
+            words += f" The fit is the same with the other sign of {'; or of '.join(dict.fromkeys(self.images))}."
+        return words
 
     def doubt(self, places: list[_Place]) -> str:
         """Why the best optimum may not be the one that is wanted."""
         c = self.coordinates
         assert c is not None
         best, names = places[0].solution, self.objective.layout.names
-        others = [p for p in places[1:] if not self.alike(best, p.solution.x, 4 * SAME)]
+        others = [p for p in places[1:] if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
         rivals = [p for p in others if c.gain(best.evaluation.value, p.solution.evaluation.value) < AS_GOOD]
         if rivals:
             other = rivals[0].solution

@@ -161,6 +161,46 @@ def test_two_optima_as_good_are_doubted_and_a_bound_decides() -> None:
     assert not ridge.success and "cannot tell ['a', 'b']" in ridge.message and "Another optimum" not in ridge.message
 
 
+@pytest.mark.parametrize("x0", ["estimated", "known"])
+def test_a_sign_that_was_guessed_wrong_is_found(x0: str) -> None:
+    """The output is nearly the square of the position, so that a force of the wrong sign has an optimum of its own."""
+    nearly_even = sid.System(
+        lambda t, x, u, p: (x.v, p.b * u.F - p.c * x.v - p.k * x.z), states=("z", "v"), inputs=("F",), params=("c", "k", "b"),
+        observe=lambda t, x, dx, u, p: x.z**2 + 0.05 * x.z,
+    )  # fmt: skip
+    truth, t = np.array([0.4, 4.0, 1.0]), 0.1 * np.arange(300)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        drive = sid.TimeSeries(t, 3 * np.convolve(rng.normal(size=300), np.ones(5) / 5, "same"), None, inputs="F")
+        clean = sid.simulate(nearly_even, drive, dict(zip("ckb", truth, strict=True)), x0=0.0, substeps=2)["y"].to_numpy()
+        data = drive.replace(y=clean + 0.02 * np.std(clean) * rng.normal(size=300))
+        known = {} if x0 == "estimated" else {"x0": 0.0}
+        for sign in (-1.0, 1.0):
+            result = sid.fit_pem(nearly_even, data, {"c": 0.3, "k": 3.0, "b": 0.7 * sign}, predictor=FREE, **known)
+            assert result.success and np.all(np.abs(result.x[:3] - truth) < 4.5 * result.x_stderr[:3])
+        high = {"c": np.inf, "k": np.inf, "b": 0.0}
+        bound = sid.fit_pem(nearly_even, data, {"c": 0.3, "k": 3.0, "b": -0.7}, predictor=FREE, bounds=(None, high), **known)
+        assert bound.p["b"] < 0.0 and np.all([o.parameters[2] <= 0.0 for o in bound.optima])
+
+
+def test_a_sign_that_changes_nothing_is_a_remark() -> None:
+    """A symmetry of the model is no second optimum."""
+    for f in (1.03, -1.03):
+        result = sid.fit_pem(TONE, tone(), {"f": f}, predictor=FREE)
+        assert result.success and abs(result.p["f"] - np.sign(f)) < 0.01
+        assert "The fit is the same with the other sign of f." in result.message
+    squared = sid.System(
+        lambda t, x, u, p: (x.v, -p.c * x.v - p.k * x.z), states=("z", "v"), params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z**2,
+    )  # fmt: skip
+    free = sid.TimeSeries(0.1 * np.arange(300), None, None)
+    clean = sid.simulate(squared, free, {"c": 0.2, "k": 4.0}, x0=[1.0, 0.0], substeps=4)["y"].to_numpy()
+    data = free.replace(y=clean + 0.005 * np.random.default_rng(0).normal(size=300))
+    result = sid.fit_pem(squared, data, {"c": 0.3, "k": 3.0}, predictor=FREE)
+    assert result.success and "with the other sign of x0.z, x0.v" in result.message
+    assert np.all(np.abs(result.x[:2] - [0.2, 4.0]) < 4.5 * result.x_stderr[:2]) and abs(abs(result.x0[0]) - 1.0) < 0.01
+
+
 def test_bounds_hold_for_every_start(monkeypatch: pytest.MonkeyPatch) -> None:
     from pm_sysid.pem.objective import SquaredErrors
 
