@@ -24,6 +24,7 @@ record and the first structures, and saves nothing. Rows take the place of those
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import logging
 import time
@@ -42,6 +43,7 @@ import pm_sysid as sid
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results" / "boards.json", HERE.parent / "docs"
 DRAWS, SEED = 64, 7
+F16_DRAWS = 24
 LONG = 5000  # samples of a training record up to which every structure has a posterior and not the chosen one alone
 ENOUGH = 10  # effective draws without which a fit is not believed
 MEASURED = {"Silverbox": "V", "BoucWen": "m", "EMPS": "m", "Cascaded_Tanks": "V"}  # units of the records
@@ -376,19 +378,69 @@ def closed_loop_rows() -> list[dict[str, Any]]:
     }]  # fmt: skip
 
 
+def f16_example() -> Any:
+    """The example of the F-16 as a module."""
+    spec = importlib.util.spec_from_file_location("f16", HERE.parent / "examples" / "f16.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def f16_draws(example: Any, law: str, values: Mapping[str, Any]) -> tuple[list[dict[str, np.ndarray]], float]:
+    """Draws of Laplace's approximation around the fit of the example, and how often its likelihood counts the same error."""
+    records = [example.training(level, example.PERIOD // 2) for level in example.TRAIN]
+    guess = {name: np.asarray(v, dtype=float) for name, v in values.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = sid.fit_pem(
+            example.structure(law, len(values["f"])), records, guess, fixed=example.fixed_of(law), x0=0.0, starts=1,
+            predictor=sid.ExtendedKalman(substeps=example.FIT_SUBSTEPS), optimiser=sid.Optimiser("lm", {"max_nfev": 1}),
+            progressbar=False,
+        )  # fmt: skip
+    left = [fit.innovations(i)["innovation"].values[example.LEAD :] for i in range(len(records))]
+    counted = float(np.mean([repeated(channel) for errors in left for channel in errors.T]))
+    known = np.isfinite(np.diag(fit.cov))
+    covariance = counted * np.where(np.outer(known, known), fit.cov, 0.0)
+    size = np.where(np.diag(covariance) > 0, np.sqrt(np.diag(covariance)), 1.0)
+    z = np.random.default_rng(SEED).multivariate_normal(
+        np.zeros(len(size)), covariance / np.outer(size, size), size=F16_DRAWS, method="eigh"
+    )
+    start = np.concatenate([v.ravel() for v in guess.values()])
+    ends = np.cumsum([v.size for v in guess.values()])[:-1]
+    return [
+        {name: part.reshape(v.shape) for (name, v), part in zip(guess.items(), np.split(x, ends), strict=True)}
+        for x in start + z * size
+    ], counted
+
+
 def f16_rows() -> dict[str, Any]:
-    """Rows of the F-16, from the full form of the example."""
-    example = json.loads((HERE.parent / "examples" / "results" / "f16.json").read_text())
-    law = max(example["laws"], key=lambda name: example["laws"][name]["evidence"]["log_evidence"])
-    found, rows = example["laws"][law], []
-    for level in ("2", "4", "6"):
+    """Rows of the F-16: the fit of the example in its full form, and intervals.
+
+    The interval holds the uncertainty of the parameters, and errors as large as those of the training levels below and above
+    (their geometric mean in each channel): they grow with the level.
+    """
+    saved = json.loads((HERE.parent / "examples" / "results" / "f16.json").read_text())
+    law = max(saved["laws"], key=lambda name: saved["laws"][name]["evidence"]["log_evidence"])
+    found, rows, example = saved["laws"][law], [], f16_example()
+    draws, counted = f16_draws(example, law, found["values"])
+    for level in (2, 4, 6):
+        runs = np.array([example.whole_run(law, values, level)[1] for values in draws])
+        runs = runs[np.isfinite(runs).all(axis=(1, 2))]
+        y, run = example.whole_run(law, found["values"], level)
+        near = [np.array(found["errors"][str(one)]["rmse"]) for one in (level - 1, level + 1)]
+        noise = np.sqrt(near[0] * near[1])
+        half = Z90 * np.hypot(runs.std(axis=0), noise)
+        inside = np.abs(run - y) <= half
         for i in range(3):
             rows.append({
-                "test": f"level {level}, acc{i + 1}", "window": 50, "rmse": found["errors"][level]["rmse"][i], "unit": "m/s^2",
-                "best": None, "source": "", "coverage": None, "width": None, "noise": found["training"],
-                "seconds": sum(row["seconds"] for row in example["laws"].values()),
+                "test": f"level {level}, acc{i + 1}", "window": 50, "rmse": found["errors"][str(level)]["rmse"][i],
+                "unit": "m/s^2", "best": None, "source": "", "coverage": float(inside[:, i].mean()),
+                "width": float(np.median(half[:, i])), "noise": float(noise[i]),
+                "seconds": sum(row["seconds"] for row in saved["laws"].values()),
             })  # fmt: skip
-    return {"rows": rows, "chosen": law, "structures": {}}
+            print(f"  {rows[-1]['test']}: {rows[-1]['rmse']:.4g} m/s^2, inside {rows[-1]['coverage']:.3f}, runs {len(runs)}")
+    return {"rows": rows, "chosen": law, "counted": counted, "structures": {}}
 
 
 ARROW = "GP-NARX (Champneys et al. 2024)"
