@@ -35,6 +35,7 @@ def test_bouc_wen_gives_back_its_parameters() -> None:
     assert float(sid.rmse(sweep.y, fit.simulate(sweep, x0=0.0)["y"])) < 2.6e-6  # the true parameters give 2.55e-6
 
 
+@pytest.mark.slow
 @pytest.mark.needs_records("emps_train.npz")
 def test_emps_in_open_loop() -> None:
     """Least squares found by other means reaches 3.02 mm from the first samples' position and speed."""

@@ -161,6 +161,7 @@ def test_two_optima_as_good_are_doubted_and_a_bound_decides() -> None:
     assert not ridge.success and "cannot tell ['a', 'b']" in ridge.message and "Another optimum" not in ridge.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x0", ["estimated", "known"])
 def test_a_sign_that_was_guessed_wrong_is_found(x0: str) -> None:
     """The output is nearly the square of the position, so that a force of the wrong sign has an optimum of its own."""

@@ -47,6 +47,7 @@ def records(drive: float) -> list[sid.TimeSeries]:
     return [sid.TimeSeries(t, u, y, intersample="zoh") for y in np.array(rows).T]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
 def test_spread_of_estimates_is_their_standard_error(case: str) -> None:
     drive, options = CASES[case]

@@ -90,6 +90,7 @@ def test_too_few_draws_are_said() -> None:
     assert idata.attrs["trusted"] == 0
 
 
+@pytest.mark.slow
 def test_a_funnel_is_not_trusted_or_left_to_sequential_sampling() -> None:
     """Divergences: NUTS is given up, and what remains is right or says that it is not."""
     with pm.Model() as model:
@@ -127,7 +128,8 @@ def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest
     assert judged == ["at the mode"] + ["on the posterior"] * 3 and idata.attrs["trusted"] == 0
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
 def test_half_of_the_mass_in_a_narrow_spike_is_not_lost_without_a_word(seed: int) -> None:
     """It fills a ten-thousandth of the prior; the other half lies on a wide hill."""
     with pm.Model() as model:

@@ -66,6 +66,7 @@ def test_chains_have_random_numbers_of_their_own_and_a_seed_repeats_them() -> No
     assert not np.any(np.isin(runs[0].values[0], runs[0].values[1])) and not np.any(np.isin(runs[0].values, runs[2].values))
 
 
+@pytest.mark.slow
 def test_a_mode_that_is_none_of_the_posterior_is_doubted() -> None:
     """Two modes far apart: from the lesser the other is not seen; what can be seen is a posterior that the proposals miss."""
     with pm.Model() as model:
@@ -209,6 +210,7 @@ def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeyp
     assert np.any(walks) and np.all(fits | walks)
 
 
+@pytest.mark.slow
 def test_proposals_that_fit_a_part_of_the_posterior_go_on() -> None:
     """Once they fit what they have seen of this crescent, its evidence is still more than three of their errors too low."""
     width = 0.03
@@ -265,6 +267,7 @@ def test_walking_finds_a_wrong_width() -> None:
         assert "second" in missed_tail(target, x * [1.0, 0.7], rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_tail_far_from_the_mode_is_found_or_its_lack_is_said(seed: int) -> None:
     """A tenth of the mass lies up to thousands of the mode's standard deviations away."""
