@@ -8,6 +8,8 @@
   by one search, and those that it missed, and 500 others, as by default.
 - ``sign``: 200 records of an oscillator whose sensor is nearly even (the square of the position, and a little of it), with the
   force's factor guessed with the right sign and with the wrong one, which has an optimum of its own.
+- ``weak``: 100 records each of a first-order lag that is seen for half of its time constant, and for five, and of
+  Michaelis-Menten's law below its constant: the errors of what a record hardly tells are not symmetric.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -149,6 +151,40 @@ def sign(n: int) -> dict[str, Any]:
     return results
 
 
+def weak(n: int) -> dict[str, Any]:
+    """Unknowns of which a record says little."""
+    print("\nRecords that say little of the unknowns")
+    lag = sid.System(
+        lambda t, x, u, p: (p.K * u.u - x.T) / p.tau, states=("T",), inputs=("u",), params=("K", "tau"),
+        observe=lambda t, x, dx, u, p: x.T,
+    )  # fmt: skip
+    enzyme = sid.System(
+        lambda t, x, u, p: -p.V * x.S / (p.Km + x.S), states=("S",), params=("V", "Km"), observe=lambda t, x, dx, u, p: x.S
+    )
+    cases: dict[str, tuple[Any, ...]] = {
+        f"lag, {len(t)} s, noise {noise}": (
+            lag, sid.TimeSeries(t, np.ones(len(t)), None), {"K": 10.0, "tau": 120.0}, {"K": 5.0, "tau": 50.0}, 0.0, noise
+        )
+        for t, noise in ((np.arange(60.0), 0.6), (np.arange(60.0), 1.0), (np.arange(600.0), 1.0))
+    }  # fmt: skip
+    record = sid.TimeSeries(0.2 * np.arange(31), None, None)
+    cases["Michaelis-Menten, noise 0.1"] = enzyme, record, {"V": 1.0, "Km": 5.0}, {"V": 0.5, "Km": 1.0}, 3.0, 0.1
+    results = {}
+    for name, (system, record, truth, guess, x0, noise) in cases.items():
+        clean, start = sid.simulate(system, record, truth, x0=x0, substeps=8)["y"].values, time.perf_counter()
+        noisy = [clean + noise * np.random.default_rng(seed).standard_normal(len(clean)) for seed in range(n)]
+        fits = [sid.fit_pem(system, record.replace(y=y), guess, x0=x0) for y in noisy]
+        z = np.array([scores(f, truth) for f in fits])
+        said = np.array([f.success for f in fits])
+        results[name] = {
+            "records": n, "said that it is not sure": int(np.sum(~said)), "seconds": (time.perf_counter() - start) / n,
+            "confidently wrong": int(np.sum((np.abs(z).max(axis=1) > 4) & said)),
+            "more than four errors off": int(np.sum(np.abs(z).max(axis=1) > 4)),
+        }  # fmt: skip
+        print(f"  {name}: {results[name]}", flush=True)
+    return results
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -272,8 +308,8 @@ def cost(n: int) -> dict[str, Any]:
 
 
 SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
-    "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "drift": (drift, 200), "tanks": (tanks, 1),
-    "cost": (cost, 1),
+    "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "drift": (drift, 200),
+    "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 
 

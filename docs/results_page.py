@@ -250,6 +250,10 @@ def pem_benchmark(found: Mapping[str, Any]) -> str:
     return f"Comparison with archimedes {found['archimedes']}, after compilation.\n\n" + table(columns, rows)
 
 
+#: Sections of ``benchmarks/pem_spread.py`` with a row for each kind of fit.
+SPREADS = {"spread": "quickstart", "prior": "short records", "sign": "nearly even sensor", "weak": "weak records"}
+
+
 def pem_spread(found: Mapping[str, Any]) -> str:
     """Fits of simulated records that can be believed, or not."""
     rows = [
@@ -258,9 +262,9 @@ def pem_spread(found: Mapping[str, Any]) -> str:
             row["records"],
             row["confidently wrong"],
             row["said that it is not sure"],
-            " to ".join(f"{value:.2f}" for value in (min(row["spread"]), max(row["spread"]))),
+            " to ".join(f"{value:.2f}" for value in (min(row["spread"]), max(row["spread"]))) if "spread" in row else "",
         ]
-        for section, kind in {"spread": "quickstart", "prior": "short records", "sign": "nearly even sensor"}.items()
+        for section, kind in SPREADS.items()
         for name, row in found.get(section, {}).items()
     ]
     columns = ["fits", "records", "confidently wrong", "said to be unsure", "spread of errors over standard errors"]

@@ -34,7 +34,7 @@ from pm_sysid.posterior.initial_state_check import (
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
-from pm_sysid.sampling.smc.sample_ibis import sample_ibis
+from pm_sysid.sampling.smc.sample_ibis import sequential_draws
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 
 _log = logging.getLogger("pm_sysid")
@@ -326,7 +326,7 @@ class _Run:
         return idata
 
     def _sequential(self) -> xr.DataTree:
-        return sample_ibis(
+        return sequential_draws(
             max(self.draws, 20 * self.chains),
             model=self.model,
             chains=max(2, self.chains),

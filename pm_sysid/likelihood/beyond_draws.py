@@ -24,6 +24,10 @@ DISTANCES = (-8.0, -5.0, -3.5, -2.0, 2.0, 3.5, 5.0, 8.0)
 LESS, WALL = 6.0, 1.0
 #: Fewest draws that tell where the posterior is.
 FEWEST = 12
+#: Distance of the means of two groups of draws, in standard deviations within them, from which on they are modes of their own.
+APART = 4.0
+#: Fewest draws of a group.
+MEMBERS = 25
 
 
 class Wall(NamedTuple):
@@ -66,6 +70,39 @@ def beyond(x: np.ndarray, most: int) -> np.ndarray:
     return np.asarray(points[:: max(1, -(-len(points) // max(most, 1)))])
 
 
+def apart(x: np.ndarray, within: Sequence[int] | None = None) -> list[np.ndarray]:
+    """Draws (N, d) in groups that lie apart, such as those of several modes: lists of their places among the draws.
+
+    Draws are parted by the plane that leaves the least variance on both sides (two means). The parts are apart if their means
+    are, by more than ``APART`` standard deviations of the parts along the line between them; of a Gaussian it is 2.7.
+    """
+    rows = np.arange(len(x)) if within is None else np.asarray(within)
+    some = x[rows]
+    sd = some.std(axis=0)
+    least = max(MEMBERS, 10 * int(np.sum(sd > 0)))  # among few draws any two groups look apart
+    if len(rows) < 2 * least or not (sd > 0).any():
+        return [rows]
+    z = (some - some.mean(axis=0))[:, sd > 0] / sd[sd > 0]
+    # The first division is across the direction in which they spread most.
+    _, _, directions = np.linalg.svd(z, full_matrices=False)
+    far = z @ directions[0] > 0
+    for _ in range(20):
+        if not least <= far.sum() <= len(far) - least:
+            return [rows]
+        means = z[~far].mean(axis=0), z[far].mean(axis=0)
+        before, far = far, np.sum((z - means[1]) ** 2, axis=1) < np.sum((z - means[0]) ** 2, axis=1)
+        if (far == before).all():
+            break
+    if not least <= far.sum() <= len(far) - least:
+        return [rows]
+    line = z[far].mean(axis=0) - z[~far].mean(axis=0)
+    along = z @ line / np.linalg.norm(line)
+    width = np.sqrt(np.mean(far) * np.var(along[far]) + np.mean(~far) * np.var(along[~far]))
+    parts = [*apart(x, rows[~far]), *apart(x, rows[far])]
+    # Of three modes two are on one side, and widen it: they are apart if that side falls into parts.
+    return parts if len(parts) > 2 or np.linalg.norm(line) > APART * width else [rows]
+
+
 class BeyondDraws:
     """The posterior at draws and beyond them, with filters' log-likelihoods by any number of steps.
 
@@ -96,7 +133,8 @@ class BeyondDraws:
             coordinates.unconstrained({n: np.array([row[k] for row in of]) for k, n in enumerate(names)})
             for of in (rows, located)
         )
-        points = beyond(many, most)
+        groups = [beyond(many[group], most) for group in apart(many)]
+        points = np.concatenate([beyond(many, most), *groups] if len(groups) > 1 else groups)
         values = coordinates.constrained(points)
         fine = np.all([np.isfinite(values[n]).reshape(len(points), -1).all(axis=1) for n in names], axis=0)
         rest = self._rest(coordinates)

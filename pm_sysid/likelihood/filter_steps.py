@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -36,6 +37,8 @@ from pm_sysid.solve.substeps import LIMIT, MOST, StepChoice, in_words, settled_s
 MOST_EVALUATED = 400_000
 #: About how many of the points tell what steps of their own would say.
 OWN = 4
+#: About how many draws tell whether the steps did for the posterior that they were drawn from.
+JUDGED = 20
 #: How much farther from the mean the likelihood is looked at for a wall, and a change of it in nats that is one.
 FARTHER, STEEP = 3.0, 1.0
 #: Draws that tell where a posterior is, when parameters beyond it are looked at.
@@ -278,6 +281,33 @@ def refined(at: Any, model: pm.Model, where: str, following: bool = False) -> bo
     if views:
         _settle(views, _points(at, model, 1)[0], where)
     return any(view.op.grid.choice.replaces(before[name]) for name, view in views.items())
+
+
+def short_of_steps(draws: Any, model: pm.Model) -> str:
+    """What :func:`settle_substeps` has against the steps with which a posterior was drawn, in words; they stay as they are.
+
+    As in :func:`refined`, a number of steps with a diffusion of the user's is left alone.
+    """
+    views = {name: filter_view(name, model) for name in filter_names(model)}
+    views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or _finds_diffusion(view)}
+    if not views:
+        return ""
+    before = {name: view.op.grid.choice for name, view in views.items()}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _settle(views, _points(draws, model, JUDGED)[0], "on the posterior", _points(draws, model, LOCATING)[0])
+    said = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+    for name, view in views.items():
+        now, then = view.op.grid.choice, before[name]
+        if now.replaces(then):
+            more = f"{now.substeps} steps a sample" if now.grids is then.grids else "steps that follow another solution"
+            said.append(
+                f"The posterior was drawn with {then.substeps} steps a sample of {name!r} and needs {more}: call "
+                "settle_substeps(idata) and sample again."
+            )
+            _put(view, then)
+        view.op.grid.choice = then
+    return " ".join(said)
 
 
 def twice(model: pm.Model) -> dict[str, StepChoice]:

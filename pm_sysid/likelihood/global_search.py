@@ -23,6 +23,8 @@ NEAR = 4.0
 LOWER, NARROWER = 20.0, 100.0
 #: Shares of the posterior that matter, and by how many nats one may differ between few and many steps.
 SHARE, OTHER = 1e-3, 0.3
+#: By how many nats the place of a mode is less likely with many steps if these have not that mode.
+LOST = 1.0
 #: Most evaluations of a search before Newton's method.
 ROUNDS = 300
 #: Evaluations in each stage of tempering.
@@ -180,6 +182,27 @@ def other_shares(peaks: Sequence[Peak], others: Sequence[Peak]) -> bool:
     for k, share in enumerate(after):
         was = np.max(before[nearest == k], initial=-np.inf)
         if max(was, share) > np.log(SHARE) and abs(was - share) > OTHER:
+            return True
+    return False
+
+
+def made_up(peaks: Sequence[Peak], others: Sequence[Peak], values: np.ndarray) -> bool:
+    """Whether one of the modes, with a share of the posterior that matters, is none by another likelihood.
+
+    From there one then climbs to a mode that is another's already, and its place itself is less likely: ``values`` (modes,) are
+    the log posteriors of the other likelihood at ``peaks``.
+    """
+    first = [k for k, p in enumerate(peaks) if np.isfinite(p.log_evidence)]
+    second = [p for p in others if np.isfinite(p.log_evidence)]
+    if not first or not second:
+        return False
+    share = scipy.special.softmax([peaks[k].log_evidence for k in first])
+    lost = np.array([-peaks[k].value - values[k] for k in first])
+    nearest = np.array([np.argmin([q.distance(peaks[k].point[None])[0] for q in second]) for k in first])
+    for k in range(len(second)):
+        here = np.flatnonzero(nearest == k)
+        kept = here[np.argmax(share[here])] if here.size else 0
+        if any(i != kept and share[i] > SHARE and not lost[i] - lost[kept] < LOST for i in here):
             return True
     return False
 

@@ -25,6 +25,7 @@ from pm_sysid.likelihood.global_search import (
     climb_all,
     distinct,
     hopeless,
+    made_up,
     other_shares,
     ranked,
     tempered,
@@ -426,11 +427,12 @@ class Hunt:
             before = put_steps(finer, model)
             try:
                 self._climb_again(ranked(coarse)[0].point)
+                now = self.functions.values(np.array([p.point for p in coarse]))
             except KeyboardInterrupt:  # the modes that are known are those of the steps before
                 put_steps(before, model)
                 self.peaks, self.tracked = coarse, tracked
                 raise
-            if other_shares(coarse, self.peaks):
+            if other_shares(coarse, self.peaks) or made_up(coarse, self.peaks, now):
                 if all(c.asked == "auto" and c.substeps <= MOST for c in finer.values()):
                     if len(self.draws):  # modes that were hopeless may be none any more
                         self.run(self.draws, starts, tempering)

@@ -105,9 +105,13 @@ class PosteriorFunctions:
         return evaluate
 
     def diffusions(self, points: np.ndarray) -> list[np.ndarray]:
-        """What the equations alone say of the diffusion (B, chains) of each of ``views`` at points."""
-        function = self._once("diffusions", self._compiled_diffusions)
-        return [np.broadcast_to(v, (len(points), v.shape[-1])) for v in function(np.ascontiguousarray(points))]
+        """What the equations alone say of the diffusion (B, chains) of each of ``views`` at points.
+
+        Of records with parameters of their own, each of which has one, it is the root mean square.
+        """
+        values = self._once("diffusions", self._compiled_diffusions)(np.ascontiguousarray(points))
+        one = [np.sqrt(np.mean(v**2, axis=-2)) if v.ndim == 3 else v for v in values]
+        return [np.broadcast_to(v, (len(points), v.shape[-1])) for v in one]
 
     def priors(self, points: np.ndarray) -> dict[str, np.ndarray]:
         """Log density (B, ...) of each entry of the free variables whose prior has no unknowns, at points (B, d), by name.

@@ -8,6 +8,7 @@ from typing import Any, Never
 import numpy as np
 
 from pm_sysid.arguments import among, count, flag, seed, shown
+from pm_sysid.pem.far_errors import too_small
 from pm_sysid.pem.left_over import left_over
 from pm_sysid.pem.objective import LogLikelihood, Objective, ObjectiveName, SquaredErrors
 from pm_sysid.pem.optima import Found, SeveralStarts
@@ -296,6 +297,15 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             )
     with np.errstate(invalid="ignore"):
         stderr = np.sqrt(np.diag(cov))
+    if searched and success and not untold:
+        short = too_small(target, x, evaluation, stderr, unknowns.lower, unknowns.upper)
+        if short.any():
+            success = False
+            message = (
+                f"The standard errors of {[n for n, s in zip(names, short, strict=True) if s]} are too small: four of them "
+                "away the fit is hardly worse, since the record says little of these unknowns. Sample the posterior "
+                f"(sid.sample), fix some (fixed=...), or use a longer record. {message}"
+            )
     k = unknowns.n_leaves
     x0 = unknowns.layout.place(x)[1][:, : len(setup.base.states)]
     many = len(setup.filter.records) > 1

@@ -57,8 +57,9 @@ class LeftOver(NamedTuple):
 def left_over(objective: Objective, x: np.ndarray) -> LeftOver:
     """Test the innovations at unknowns ``x``."""
     filter, m, at = objective.filter, objective.measured.shape[1], 0
-    values, errors = _errors(objective, x)
     with np.errstate(all="ignore"):
+        values, _ = filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
+        errors = values[:, :m]
         z = errors / np.sqrt(values[:, m : 2 * m]) if isinstance(objective, LogLikelihood) else errors
     y = np.concatenate([r.output_matrix for r in filter.records])
     tests = [1.0]
@@ -72,27 +73,9 @@ def left_over(objective: Objective, x: np.ndarray) -> LeftOver:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     tests.append(residual_tests(series, None, lags).ljung_box_p)
-    return LeftOver(min(1.0, float(np.nanmin(tests)) * max(len(tests) - 1, 1)), _share(objective, errors))
-
-
-def share_left(objective: Objective, x: np.ndarray) -> float:
-    """Share of the outputs' variance that the innovations at unknowns ``x`` have."""
-    return _share(objective, _errors(objective, x)[1])
-
-
-def _errors(objective: Objective, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the filter puts out at unknowns, and the innovations in it."""
-    with np.errstate(all="ignore"):
-        values, _ = objective.filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
-    return values, values[:, : objective.measured.shape[1]]
-
-
-def _share(objective: Objective, errors: np.ndarray) -> float:
-    y = np.concatenate([r.output_matrix for r in objective.filter.records])
-    with np.errstate(all="ignore"):
-        shares = [
-            np.mean(errors[seen, i] ** 2) / max(float(np.var(y[seen, i])), 1e-300)
-            for i, seen in enumerate(objective.measured.T)
-            if seen.any()
-        ]
-    return float(np.mean(shares))
+    shares = [
+        np.mean(errors[seen, i] ** 2) / max(float(np.var(y[seen, i])), 1e-300)
+        for i, seen in enumerate(objective.measured.T)
+        if seen.any()
+    ]
+    return LeftOver(min(1.0, float(np.nanmin(tests)) * max(len(tests) - 1, 1)), float(np.mean(shares)))

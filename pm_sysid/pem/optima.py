@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pm_sysid.pem.left_over import left_over, share_left
+from pm_sysid.pem.left_over import left_over
 from pm_sysid.pem.objective import Evaluation, Objective
 from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
@@ -32,8 +32,8 @@ LONELY = 3
 POLISHED = 3
 #: Optima this near each other in log-likelihood are images of each other: the model has a symmetry.
 IMAGE = 1e-6
-#: Changes of sign that are searched from.
-CHANGED = 4
+#: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best.
+CHANGED, COMPARABLE = 4, 3.0
 
 
 class Optimum(NamedTuple):
@@ -130,7 +130,7 @@ class SeveralStarts:
             self.places.append(_Place(solution, [x]))
 
     def change_signs(self) -> None:
-        """Search from the best optimum with other signs, where that explains something.
+        """Search from the best optimum with other signs, where that fits nearly as well.
 
         A sign that was guessed wrong can have an optimum of its own, and no start around the guess has the other one. Where
         the other sign fits exactly as well, the model has a symmetry, and the sign is left as it is.
@@ -150,7 +150,7 @@ class SeveralStarts:
                 continue
             if abs(c.gain(value, found[i])) < IMAGE:
                 self.images.append(changed[i])
-            elif len(begin) < CHANGED and share_left(self.objective, points[i]) < 1.0:
+            elif len(begin) < CHANGED and c.gain(value, found[i]) < 0.5 * self.objective.count * np.log(COMPARABLE):
                 begin.append(points[i])
         if not begin:
             return

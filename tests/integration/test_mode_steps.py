@@ -59,6 +59,19 @@ def test_a_number_that_goes_with_a_diffusion_is_left_alone(model: pm.Model) -> N
     assert mode.substeps["substeps_y"] == 1 and np.isnan(mode.substeps["substeps_y_error"])
 
 
+def test_sequential_draws_say_that_they_needed_more_steps(model: pm.Model) -> None:
+    """And leave the steps as they were."""
+    options: dict[str, Any] = {"model": model, "chains": 2, "cores": 1, "random_seed": 0, "progressbar": False}
+    with_steps(model, 1, "auto")
+    coarse = sid.sample_ibis(200, **options)
+    doubt = sid.log_evidence(coarse).doubt
+    assert "drawn with 1 steps a sample of 'y' and needs" in doubt and filter_view("y", model).op.substeps == 1
+    chosen = sid.settle_substeps(coarse, model=model)["y"].substeps
+    assert f"needs {chosen} steps a sample" in doubt and chosen > 1
+    with_steps(model, chosen, "auto")
+    assert "steps a sample" not in sid.log_evidence(sid.sample_ibis(200, **options)).doubt
+
+
 def alias_model(substeps: int | Literal["auto"] = "auto") -> pm.Model:
     """An oscillation sampled twice a second: its aliases explain the record as well, and need steps of their own frequency."""
     system = sid.System(
@@ -116,3 +129,45 @@ def test_sample_draws_from_all_aliases_or_says_that_steps_are_too_few() -> None:
         found = sid.sample(alias_model(4), draws=500, chains=2, cores=1, random_seed=1, progressbar=False)
     assert "other shares of the posterior" in found.attrs["verdict"]
     assert "other shares of the posterior" in sid.log_evidence(found).doubt
+
+
+def test_a_mode_that_few_steps_make_up_is_not_sampled() -> None:
+    """Two compartments, of which a fast exchange explains the record by the error of eight steps alone."""
+    t = np.array([0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0])
+    system = sid.System(
+        lambda t, x, u, p: (-(p.k10 + p.k12) * x.a + p.k21 * x.b, p.k12 * x.a - p.k21 * x.b),
+        states=("a", "b"), params=("k10", "k12", "k21"), observe=lambda t, x, dx, u, p: x.a,
+    )  # fmt: skip
+    k10, k12, k21 = 0.02, 1.2, 0.6
+    total = k10 + k12 + k21
+    root = np.sqrt(total**2 - 4 * k10 * k21)
+    fast, slow = (total + root) / 2, (total - root) / 2
+    share = (fast - k21) / (fast - slow)
+    y = 10 * (share * np.exp(-fast * t) + (1 - share) * np.exp(-slow * t)) + 0.3 * np.random.default_rng(0).standard_normal(8)
+    y[0] = np.nan
+    with pm.Model() as model:
+        rates = {name: pm.Uniform(name, 0, high) for name, high in {"k10": 3.0, "k12": 1.25, "k21": 5.0}.items()}
+        sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), rates, noise=0.3, x0={"a": 10.0, "b": 0.0})
+    idata = sid.sample(model, cores=1, random_seed=0, progressbar=False)
+    # By quadrature of the exact solution the standard deviation is 0.1069, and 5e-9 of the posterior lie above 1.75.
+    k21_draws = idata["posterior"]["k21"].values
+    assert k21_draws.std() == pytest.approx(0.1069, rel=0.15) and k21_draws.max() < 1.75
+    assert idata.attrs["modes"] == 1 and idata.attrs["trusted"], idata.attrs["verdict"]
+
+
+def test_walls_beyond_draws_are_seen_behind_each_of_two_modes() -> None:
+    """Two decays whose rates may be exchanged: a regression over both modes leads to rates that explain nothing."""
+    system = sid.System(
+        lambda t, x, u, p: (-p.r1 * x.a, -p.r2 * x.b), states=("a", "b"), params=("r1", "r2"),
+        observe=lambda t, x, dx, u, p: x.a + x.b,
+    )  # fmt: skip
+    t = np.arange(0, 12, 0.4)
+    y = np.exp(-0.2 * t) + np.exp(-5.0 * t) + 0.1 * np.random.default_rng(4).standard_normal(t.size)
+    with pm.Model() as model:
+        rates = {name: pm.LogNormal(name, mu, 1.5) for name, mu in {"r1": -0.5, "r2": 0.5}.items()}
+        sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), rates, noise=0.1, x0=1.0)
+    idata = sid.sample(model, cores=1, random_seed=4, progressbar=False)
+    r2 = idata["posterior"]["r2"].values
+    # By quadrature 0.0092 of the posterior are above 60, and the standard deviation of the logarithm is 1.447; 8 steps cut it.
+    assert np.mean(r2 > 60) > 0.005 and np.log(r2).std() == pytest.approx(1.447, rel=0.05)
+    assert idata.attrs["substeps_y"] > 8

@@ -137,3 +137,36 @@ def test_unforced_systems_have_no_input_to_depend_on() -> None:
 def test_bad_questions_are_answered(filtered: sid.PEMResult, act: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         act(filtered)
+
+
+# -- standard errors ---------------------------------------------------------------------------------------------------
+
+
+def test_standard_errors_that_do_not_hold_are_said() -> None:
+    """A lag of which half a time constant is seen: gain and time constant may both be much larger than the errors say."""
+    lag = sid.System(
+        lambda t, x, u, p: (p.K * u.u - x.T) / p.tau, states=("T",), inputs=("u",), params=("K", "tau"),
+        observe=lambda t, x, dx, u, p: x.T,
+    )  # fmt: skip
+    t, truth, doubted = np.arange(60.0), np.array([10.0, 120.0]), 0
+    clean = truth[0] * -np.expm1(-t / truth[1])
+    for seed in range(20):
+        noisy = clean + 1.0 * np.random.default_rng(seed).standard_normal(60)
+        result = sid.fit_pem(lag, sid.TimeSeries(t, np.ones(60), noisy), {"K": 5.0, "tau": 50.0}, x0=0.0)
+        far = np.any(np.abs(result.x - truth) > 4 * result.x_stderr)
+        doubted += not result.success and "standard errors of ['K', 'tau'] are too small" in result.message
+        assert not (far and result.success), (seed, result.x, result.x_stderr, result.message)
+    assert doubted > 10
+    # Seen for five time constants, and with little noise, the errors hold.
+    t = np.arange(600.0)
+    noisy = truth[0] * -np.expm1(-t / truth[1]) + 0.1 * np.random.default_rng(0).standard_normal(600)
+    result = sid.fit_pem(lag, sid.TimeSeries(t, np.ones(600), noisy), {"K": 5.0, "tau": 50.0}, x0=0.0)
+    assert result.success and np.all(np.abs(result.x - truth) < 4 * result.x_stderr)
+
+
+def test_errors_of_unknowns_that_enter_linearly_hold_however_large_they_are() -> None:
+    drift = sid.System(lambda t, x, u, p: p.rate, states=("s",), params=("rate",), observe=lambda t, x, dx, u, p: x.s)
+    for seed in range(5):
+        y = 0.001 * np.arange(20) + np.random.default_rng(seed).standard_normal(20)
+        result = sid.fit_pem(drift, sid.TimeSeries(np.arange(20.0), None, y), {"rate": 1.0})
+        assert result.success, result.message

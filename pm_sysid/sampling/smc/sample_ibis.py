@@ -23,6 +23,7 @@ from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
+from pm_sysid.likelihood.filter_steps import short_of_steps
 from pm_sysid.progress import drawable, progress_bar
 from pm_sysid.recurrence.threads import default_threads
 from pm_sysid.sampling.executors import Execution, backend, workers
@@ -104,9 +105,10 @@ def sample_ibis(
     shares of a region too unlike for chance) go on together: from particles of all chains, weighted by their evidence, with
     proposals that cover the modes of all.
 
-    The likelihood is taken as the model has it: whether filters take enough steps for all of the posterior, and what
-    linearising about an uncertain initial state costs, is not judged here. :func:`sample` does both; after ``sample_ibis``
-    alone call :func:`check_substeps` and :func:`check_initial_state`.
+    The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`, and the doubt says where they
+    were too few; they stay as they are. A mode far from all draws, which too few steps have ruled out, is not seen, and what
+    linearising about an uncertain initial state costs is not judged here. :func:`sample` looks for such modes, and judges that
+    too; after ``sample_ibis`` alone call :func:`check_initial_state`.
 
     Examples
     --------
@@ -119,6 +121,29 @@ def sample_ibis(
     ('chain', 'stage')
     """
     model = model_of(model)
+    options: dict[str, Any] = {"random_seed": random_seed, "checkpoint": checkpoint, "threads": threads, "execution": execution}
+    idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
+    if short := short_of_steps(idata, model):
+        statistics = stages(idata)
+        statistics.attrs["doubt"] = " ".join(filter(None, [statistics.attrs.get("doubt"), short]))
+        idata["sample_stats"] = xr.DataTree(statistics)
+        _log.warning("IBIS: %s", short)
+    return idata
+
+
+def sequential_draws(
+    draws: int,
+    *,
+    model: pm.Model,
+    chains: int | None = None,
+    cores: int | None = None,
+    random_seed: Any = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    execution: Execution | None = None,
+    **settings: Any,
+) -> xr.DataTree:
+    """What :func:`sample_ibis` returns, by the likelihood as it is: steps of filters are not judged."""
     draws, random_seed = count(draws, "draws", most=MOST), seed(random_seed)
     executor = _executor(execution, cores)
     cores = (os.cpu_count() or 1) if cores is None else count(cores, "cores", most=10**4)

@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 
 import pm_sysid as sid
-from pm_sysid.likelihood.beyond_draws import beyond
+from pm_sysid.likelihood.beyond_draws import apart, beyond
 from pm_sysid.likelihood.filter_steps import _put
 from pm_sysid.likelihood.filter_view import filter_view
 
@@ -75,3 +75,12 @@ def test_points_lie_beyond_draws_where_the_other_coordinates_follow() -> None:
     z = np.linalg.solve(np.linalg.cholesky(np.cov(x.T)), (points - x.mean(axis=0)).T)
     np.testing.assert_allclose(np.sort(np.linalg.norm(z, axis=0)), np.repeat([2.0, 3.5, 5.0, 8.0], 4), rtol=1e-9)
     assert len(beyond(x, 5)) <= 6 and beyond(np.ones((20, 2)), 10).shape == (0, 2)
+
+
+def test_draws_of_modes_that_lie_apart_are_told_from_one_another() -> None:
+    rng = np.random.default_rng(0)
+    for d in (2, 3, 6, 10):
+        assert len(apart(rng.normal(size=(400, d)))) == 1
+        two = rng.normal(size=(400, d)) + np.where(np.arange(400)[:, None] < 150, 6.0, 0.0)
+        assert [g.tolist() for g in sorted(apart(two), key=len)] == [list(range(150)), list(range(150, 400))]
+    assert len(apart(np.ones((400, 2)))) == len(apart(rng.normal(size=(40, 2)))) == 1

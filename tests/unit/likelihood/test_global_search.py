@@ -15,6 +15,7 @@ from pm_sysid.likelihood.global_search import (
     NEIGHBOURS,
     Peak,
     distinct,
+    made_up,
     other_shares,
     promising,
     summits,
@@ -119,3 +120,14 @@ def test_shares_of_modes_are_compared_where_they_matter() -> None:
     assert other_shares(modes(at_0=0.0, at_1=0.0), modes(at_0=0.7))
     assert other_shares(modes(at_0=0.0, at_10=-1.0), [*modes(at_0=0.0), *modes(at_5=-1.0), *modes(at_10=-1.0)])
     assert other_shares(some, []) and not other_shares([], [])
+
+
+def test_a_mode_that_many_steps_have_not_is_made_up() -> None:
+    """It climbs to another one, and its place has become less likely; places of one mode have not."""
+    some, one = modes(at_0=0.0, at_10=-5.0), modes(at_0=0.0)
+    heights = -np.array([p.value for p in some])
+    assert made_up(some, one, heights - [0.0, 30.0]) and made_up(some, one, np.array([heights[0], np.nan]))
+    assert not made_up(some, one, heights - [0.0, 0.5]) and not made_up(some, one, heights - 30.0)
+    assert not made_up(some, some, heights - [0.0, 30.0])  # it has moved, and its share is compared by itself
+    assert not made_up(modes(at_0=0.0, at_10=-8.0), one, heights - [0.0, 30.0])  # a share of 3e-4
+    assert not made_up([], one, np.empty(0)) and not made_up(some, [], heights)

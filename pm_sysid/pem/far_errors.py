@@ -1,0 +1,88 @@
+"""Whether standard errors hold: how a fit worsens some of them away from the optimum, beside the parabola that they are of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
+from pm_sysid.pem.side_by_side import EXACT, Coordinates
+
+#: Standard errors from the optimum at which an unknown is looked at.
+FAR = 4.0
+#: Where less than this share of what the parabola loses in log-likelihood is lost there, the error is too small: 4 standard
+#: errors are then as far as 2.5 should be.
+SHALLOW = 0.4
+#: Along the parabola's valley, shares between these are those of a parabola, and nothing more is looked at.
+PARABOLA = (0.6, 1.6)
+#: Steps of the other unknowns towards the bottom of the valley.
+STEPS = 5
+
+
+def too_small(
+    objective: Objective, x: np.ndarray, evaluation: Evaluation, stderr: np.ndarray, lower: np.ndarray, upper: np.ndarray
+) -> np.ndarray:
+    """Mark unknowns (k,) whose standard errors say too little.
+
+    Each is moved by ``FAR`` of them to both sides, along the valley of the parabola, and the others go on from there to where
+    they fit best. Unknowns without a finite error, and standard deviations, are not looked at; nor are places beyond a bound.
+    """
+    c = Coordinates(objective, lower, upper, abs(evaluation.value))
+    marked = np.zeros(x.size, dtype=bool)
+    outputs = np.concatenate([r.output_matrix for r in objective.filter.records])
+    if isinstance(objective, SquaredErrors) and evaluation.value <= EXACT * np.nanmean(outputs**2):
+        return marked  # what is left is rounding, which is no parabola
+    free = np.isfinite(stderr) & (stderr > 0)
+    targets = np.flatnonzero(free & ~c.positive)
+    _, information = c.slope(x, evaluation)
+    size = np.where(free & (np.diag(information) > 0), np.sqrt(np.abs(np.diag(information))), 1.0)
+    inside = np.flatnonzero(free)
+    inverse = np.zeros_like(information)
+    scaled = information[np.ix_(inside, inside)] / np.outer(size[inside], size[inside])
+    inverse[np.ix_(inside, inside)] = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True) / np.outer(size[inside], size[inside])
+    points, expected, which = [], [], []
+    for i in targets:
+        for sign in (-1.0, 1.0):
+            away = sign * FAR * stderr[i] * inverse[:, i] / inverse[i, i] if inverse[i, i] > 0 else np.zeros(x.size)
+            u = c.of(x) + away
+            if not away.any() or not c.lower[i] < u[i] < c.upper[i]:
+                continue
+            points.append(np.clip(u, c.lower, c.upper))
+            expected.append(c.gain(evaluation.value, evaluation.value + 0.5 * float(away @ information @ away)))
+            which.append(int(i))
+    if not points:
+        return marked
+    values = objective.values(np.array([c.unknowns(u) for u in points]))
+    shares = np.array(
+        [c.gain(evaluation.value, v) / e if np.isfinite(v) else np.inf for v, e in zip(values, expected, strict=True)]
+    )
+    unclear = [k for k in range(len(points)) if not PARABOLA[0] < shares[k] < PARABOLA[1] and shares[k] > SHALLOW]
+    lowest = _valleys(c, [points[k] for k in unclear], [which[k] for k in unclear], free)
+    for k, value in zip(unclear, lowest, strict=True):
+        shares[k] = c.gain(evaluation.value, value) / expected[k] if np.isfinite(value) else np.inf
+    marked[[i for i, share in zip(which, shares, strict=True) if share < SHALLOW]] = True
+    return marked
+
+
+def _valleys(c: Coordinates, starts: list[np.ndarray], held: list[int], free: np.ndarray) -> list[float]:
+    """Lowest objectives that a few damped steps of Gauss and Newton reach from points (S) with one unknown of each held."""
+    at, trials, best = list(starts), list(starts), [np.inf] * len(starts)
+    damping = [1e-3] * len(starts)
+    slopes: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(starts)
+    for _ in range(STEPS if starts else 0):
+        unknowns = np.array([c.unknowns(u) for u in trials])
+        for k, (x, e) in enumerate(zip(unknowns, c.objective.evaluate_many(unknowns), strict=True)):
+            if e.finite and e.value <= best[k]:
+                best[k], at[k], slopes[k], damping[k] = e.value, trials[k], c.slope(x, e), damping[k] / 10
+            else:
+                damping[k] = min(100 * damping[k], 1e6)
+            if (slope := slopes[k]) is None:
+                trials[k] = 0.5 * (trials[k] + at[k])
+                continue
+            moving = np.flatnonzero(free & (np.arange(free.size) != held[k]))
+            gradient, information = slope[0][moving], slope[1][np.ix_(moving, moving)]
+            size = np.sqrt(np.maximum(np.diag(information), 1e-300))
+            scaled = information / np.outer(size, size) + damping[k] * np.eye(moving.size)
+            step = np.zeros(free.size)
+            step[moving] = -np.linalg.lstsq(scaled, gradient / size, rcond=None)[0] / size
+            trials[k] = np.clip(at[k] + step, c.lower, c.upper)
+    return best
