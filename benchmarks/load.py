@@ -202,11 +202,11 @@ def without_a_filter(i: int) -> pm.Model:
     return model
 
 
-def eight_arrays() -> pm.Model:
+def four_arrays() -> pm.Model:
     """A likelihood of PyMC's own with as many arrays of data as a filter has."""
     with pm.Model() as model:
         a, b, c, d = (pm.LogNormal(name, 0.0, 0.2) for name in "abcd")
-        y, *x = (pm.Data(f"data_{i}", np.random.default_rng(i).standard_normal(100)) for i in range(8))
+        y, *x = (pm.Data(f"data_{i}", np.random.default_rng(i).standard_normal(100)) for i in range(4))
         pm.Normal("y", a * sum(x) + b * c * d, pm.HalfNormal("noise", 1.0), observed=y)
     return model
 
@@ -226,7 +226,7 @@ def sampled_again(fits: int, model: pm.Model, sampler: str) -> dict[str, Any]:
 AGAIN: dict[str, Callable[[], pm.Model]] = {
     "a filter": lambda: model_of(record(100)),
     "PyMC's own, one array": lambda: without_a_filter(0),
-    "PyMC's own, eight arrays": eight_arrays,
+    "PyMC's own, four arrays": four_arrays,
 }
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     "nothing": lambda fits: nothing(),

@@ -730,6 +730,29 @@ def tank_inflow(found: Mapping[str, Any]) -> str:
     return table(header, rows)
 
 
+def tank_learned(found: Mapping[str, Any]) -> str:
+    """Outflows that are learned, beside orifices."""
+    laws = found["laws"]
+    best = max(one["evidence"] for one in laws.values())
+    rows = [
+        [
+            law,
+            f"{one['evidence'] - best:.1f}",
+            f"{one['proposals that count']:.0f}",
+            f"{one['training']:.3f}",
+            f"{one['test']:.3f}",
+            f"{100 * one['coverage']:.0f} %",
+            f"{one['half width']:.2f}",
+        ]
+        for law, one in laws.items()
+    ]
+    header = [
+        "law", "log evidence below the best (Laplace)", "proposals that count, of 8000", "training (V)", "test (V)",
+        "in the 90 % interval", "half of its width (V)",
+    ]  # fmt: skip
+    return f"Each error is counted once of {found['counted']:.1f} times.\n\n" + table(header, rows)
+
+
 def emps_forces(found: Mapping[str, Any]) -> str:
     """Whether both records of EMPS agree on the parameters, and how far runs are from them."""
     rows = []
@@ -991,6 +1014,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "benchmarks/results/tank_inflow.json",
         "boards.md",
         tank_inflow,
+    ),
+    (
+        "Benchmark: tanks with learned outflows",
+        "benchmarks/tank_learned.py",
+        "benchmarks/results/tank_learned.json",
+        "boards.md",
+        tank_learned,
     ),
     ("Benchmark: simulations", "benchmarks/simulator.py", "benchmarks/results/simulator.json", "piecewise.md", simulator),
 )

@@ -14,8 +14,8 @@ FAR = 4.0
 SHALLOW = 0.4
 #: Along the parabola's valley, shares between these are those of a parabola, and nothing more is looked at.
 PARABOLA = (0.6, 1.6)
-#: Steps of the other unknowns towards the bottom of the valley.
-STEPS = 5
+#: Steps of the other unknowns towards the bottom of the valley, and from how many places at most: those least like a parabola.
+STEPS, LOOKED_AT = 5, 16
 
 
 def too_small(
@@ -56,6 +56,7 @@ def too_small(
         [c.gain(evaluation.value, v) / e if np.isfinite(v) else np.inf for v, e in zip(values, expected, strict=True)]
     )
     unclear = [k for k in range(len(points)) if not PARABOLA[0] < shares[k] < PARABOLA[1] and shares[k] > SHALLOW]
+    unclear = sorted(unclear, key=lambda k: -abs(np.log(shares[k])))[:LOOKED_AT]
     lowest = _valleys(c, [points[k] for k in unclear], [which[k] for k in unclear], free)
     for k, value in zip(unclear, lowest, strict=True):
         shares[k] = c.gain(evaluation.value, value) / expected[k] if np.isfinite(value) else np.inf
