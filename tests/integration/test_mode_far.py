@@ -31,19 +31,25 @@ def test_the_mode_is_found_where_the_first_search_stops_far_off() -> None:
     np.testing.assert_allclose(mode.initvals["noise"], 5e-3, rtol=0.1)
 
 
-def test_records_with_parameters_of_their_own_may_have_several_modes() -> None:
-    """Where searches are tempered, by a diffusion that each record has of its own."""
+def by_record() -> pm.Model:
     decay = sid.System(lambda t, x, u, p: -p.r * x.c, states=("c",), params=("r",), observe=lambda t, x, dx, u, p: x.c)
     rng, t = np.random.default_rng(0), np.linspace(0, 4, 4)
     records = [np.exp(-np.exp(-0.9 + 0.5 * rng.standard_normal()) * t) + 0.1 * rng.standard_normal(4) for _ in range(6)]
     with pm.Model() as model:
         mean, spread = pm.Normal("mean", -1, 1), pm.HalfNormal("spread", 1)
         rates = {"r": pt.exp(pm.Normal("log_r", mean, spread, shape=6))}
-        sid.ODEFilter("y", decay, [sid.TimeSeries(t, None, y) for y in records], rates, noise=0.1, x0=1.0)
-    functions = PosteriorFunctions(model)
-    (sizes,) = functions.diffusions(np.zeros((3, 8)))
+        sid.ODEFilter("y", decay, [sid.TimeSeries(t, None, y) for y in records], rates, noise=0.1, x0=1.0, substeps=1)
+    return model
+
+
+def test_records_with_parameters_of_their_own_have_one_diffusion_to_temper_by() -> None:
+    (sizes,) = PosteriorFunctions(by_record()).diffusions(np.zeros((3, 8)))
     assert sizes.shape == (3, 1) and np.isfinite(sizes).all() and (sizes > 0).all()
+
+
+@pytest.mark.slow
+def test_records_with_parameters_of_their_own_may_have_several_modes() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the spread has no mode but zero
-        mode = sid.find_mode(model, prior_draws=200, starts=6, random_seed=0, progressbar=False)
+        mode = sid.find_mode(by_record(), prior_draws=200, starts=6, random_seed=0, progressbar=False)
     assert np.isfinite(mode.logp)
