@@ -24,15 +24,16 @@ def too_small(
     """Mark unknowns (k,) whose standard errors say too little.
 
     Each is moved by ``FAR`` of them to both sides, along the valley of the parabola, and the others go on from there to where
-    they fit best. Unknowns without a finite error, and standard deviations, are not looked at; nor are places beyond a bound.
+    they fit best. Standard deviations stay as they are: process noise that grows explains any distance, which says nothing of
+    the others' errors. Unknowns without a finite error are not looked at, nor are places beyond a bound.
     """
     c = Coordinates(objective, lower, upper, abs(evaluation.value))
     marked = np.zeros(x.size, dtype=bool)
     outputs = np.concatenate([r.output_matrix for r in objective.filter.records])
     if isinstance(objective, SquaredErrors) and evaluation.value <= EXACT * np.nanmean(outputs**2):
         return marked  # what is left is rounding, which is no parabola
-    free = np.isfinite(stderr) & (stderr > 0)
-    targets = np.flatnonzero(free & ~c.positive)
+    free = np.isfinite(stderr) & (stderr > 0) & ~c.positive
+    targets = np.flatnonzero(free)
     _, information = c.slope(x, evaluation)
     size = np.where(free & (np.diag(information) > 0), np.sqrt(np.abs(np.diag(information))), 1.0)
     inside = np.flatnonzero(free)
