@@ -293,10 +293,14 @@ def short_of_steps(draws: Any, model: pm.Model) -> str:
     if not views:
         return ""
     before = {name: view.op.grid.choice for name, view in views.items()}
+    said: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _settle(views, _points(draws, model, JUDGED)[0], "on the posterior", _points(draws, model, LOCATING)[0])
-    said = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+        try:
+            _settle(views, _points(draws, model, JUDGED)[0], "on the posterior", _points(draws, model, LOCATING)[0])
+        except KeyboardInterrupt:  # the draws are there
+            said.append("Whether filters take enough steps was not judged to the end, since it was interrupted.")
+    said += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
     for name, view in views.items():
         now, then = view.op.grid.choice, before[name]
         if now.replaces(then):

@@ -42,6 +42,12 @@ class Layout:
         return params, x0
 
     @cached_property
+    def initial(self) -> np.ndarray:
+        """Marks (k,) unknowns that are initial states and no parameters."""
+        k = np.arange(len(self.names))
+        return np.isin(k, self.x0_sources) & ~np.isin(k, self.sources)
+
+    @cached_property
     def motion(self) -> Motion:
         """A direction for each unknown."""
         k = len(self.names)

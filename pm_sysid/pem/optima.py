@@ -173,8 +173,7 @@ class SeveralStarts:
         """
         layout = self.objective.layout
         names = np.array([re.sub(r"(?<=.)\[\d+\]", "", name) for name in layout.names])
-        free = ~layout.positive & (x != 0.0)
-        initial = np.char.startswith(names, "x0")
+        free, initial = ~layout.positive & (x != 0.0), layout.initial
         groups = [(names == name) & free for name in dict.fromkeys(names[~initial].tolist())]
         each = [np.arange(x.size) == i for i in np.flatnonzero(free & ~initial)]
         flips = [f for f in [*each, *(g for g in groups if g.sum() > 1)] if f.any()]
@@ -262,8 +261,7 @@ class SeveralStarts:
         assert c is not None
         if abs(c.gain(best.evaluation.value, other.evaluation.value)) > IMAGE:
             return False
-        initial = np.char.startswith(np.array(self.objective.layout.names), "x0")
-        return self.alike(best, np.where(initial, np.copysign(other.x, best.x), other.x), 4 * SAME)
+        return self.alike(best, np.where(self.objective.layout.initial, np.copysign(other.x, best.x), other.x), 4 * SAME)
 
     def ridge(self, solution: Solution) -> bool:
         """Whether the record says nothing about some combination of unknowns: optima are then connected."""
@@ -300,7 +298,8 @@ class SeveralStarts:
         rivals = [p for p in others if c.gain(best.evaluation.value, p.solution.evaluation.value) < AS_GOOD]
         if rivals:
             other = rivals[0].solution
-            where = ", ".join(f"{n} = {v:.5g}" for n, v in zip(names, other.x, strict=True) if not n.startswith("x0"))
+            told = zip(names, other.x, self.objective.layout.initial, strict=True)
+            where = ", ".join(f"{n} = {v:.5g}" for n, v, initial in told if not initial)
             less = c.gain(best.evaluation.value, other.evaluation.value)
             return (
                 f"Another optimum is nearly as good ({where}; objective {other.evaluation.value:.6g}, {less:.2g} less in "

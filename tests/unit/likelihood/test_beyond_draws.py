@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytest
 import xarray as xr
 
 import pm_sysid as sid
+from pm_sysid.likelihood import filter_steps
 from pm_sysid.likelihood.beyond_draws import apart, beyond
 from pm_sysid.likelihood.filter_steps import _put
 from pm_sysid.likelihood.filter_view import filter_view
@@ -84,3 +86,16 @@ def test_draws_of_modes_that_lie_apart_are_told_from_one_another() -> None:
         two = rng.normal(size=(400, d)) + np.where(np.arange(400)[:, None] < 150, 6.0, 0.0)
         assert [g.tolist() for g in sorted(apart(two), key=len)] == [list(range(150)), list(range(150, 400))]
     assert len(apart(np.ones((400, 2)))) == len(apart(rng.normal(size=(40, 2)))) == 1
+
+
+def test_draws_stay_where_judging_their_steps_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = filling(4)
+    view = filter_view("y", model)
+
+    def interrupted(*_: Any) -> None:
+        _put(view, replace(view.op.grid.choice, substeps=8))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(filter_steps, "_settle", interrupted)
+    said = filter_steps.short_of_steps(cut_draws(), model)
+    assert "was not judged to the end" in said and view.op.grid.choice.substeps == view.op.substeps == 4
