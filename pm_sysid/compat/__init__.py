@@ -82,6 +82,7 @@ from pytensor.tensor.rewriting.basic import (
     register_specialize,  # adds a rewrite to the stage "specialize"
     register_stabilize,  # adds a rewrite to the stage "stabilize"
 )
+from pytensor.tensor.rewriting.scalarize import ScalarizedJoin  # operation: a vector of numbers that are no arrays, for numba
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape  # operations
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,  # operation: x[indices] += y
@@ -126,6 +127,7 @@ __all__ = [
     "Reshape",
     "RewriteDatabaseQuery",
     "ScalarFromTensor",
+    "ScalarizedJoin",
     "Shape",
     "Shape_i",
     "SimulatorRV",

@@ -3,6 +3,6 @@
 Importing any of these modules tells PyTensor how the Ops are vectorised, rewritten and compiled.
 """
 
-from pm_sysid.recurrence import backends, sum_rewrite, vectorise
+from pm_sysid.recurrence import assembled, backends, sum_rewrite, vectorise
 
-__all__ = ["backends", "sum_rewrite", "vectorise"]
+__all__ = ["assembled", "backends", "sum_rewrite", "vectorise"]

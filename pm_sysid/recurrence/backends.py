@@ -31,6 +31,7 @@ def before_compiling(backend: str, name: str, register: Callable[[], None]) -> N
 
 
 def _import_llvm() -> None:
+    import pm_sysid.recurrence.llvm.assembled
     import pm_sysid.recurrence.llvm.batch
     import pm_sysid.recurrence.llvm.single  # noqa: F401
 

@@ -193,13 +193,15 @@ class Problem:
         n_chains, n_y = len(self.system.chain_states), len(self.system.g)
         params = _rows(completed(self.system, unknowns.params), np.ones(n_chains), np.ones(n_y), data.scale)
         # Relations move the mean of an uncertain initial state; nothing else of it enters.
-        std = unknowns.x0_std if self.system.relations else pt.zeros_like(unknowns.x0_std)
+        std = unknowns.x0_std if self.system.relations else _zeros(unknowns.x0_std)
         starts = pt.concatenate([unknowns.x0, std, data.starts], axis=1)
         _, final = calibration_recurrence(self.system, self.form)(params, starts, data.counts, data.substeps, data.samples)
         if unknowns.own:
             steps = substeps_by_run(data.counts, unknowns.x0.shape[0])
             return pt.sqrt(final[:, -n_chains:] / pt.maximum(steps, 1)[:, None] + FLOOR**2)
-        total = pt.sum(final[:, -n_chains:], axis=0)
+        # Of one record there is nothing to add up, and a function less to compile.
+        one = pt.as_tensor_variable(unknowns.x0).type.shape[0] == 1
+        total = final[0, -n_chains:] if one else pt.sum(final[:, -n_chains:], axis=0)
         return pt.sqrt(total / pt.maximum(data.substeps.shape[0], 1) + FLOOR**2)
 
 
@@ -234,6 +236,12 @@ def _refuse_everywhere(problem: Problem) -> None:
             f"{chosen} is possible for up to {MOST_COMPONENTS} components, and a dense filter of order {form.order} with "
             f"{len(system.chain_states)} chains has {size}; choose a lower order or likelihood='filter'."
         )
+
+
+def _zeros(matrix: Any) -> Any:
+    """Zeros of the shape of a matrix: a constant where the shape is known."""
+    shape = pt.as_tensor_variable(matrix).type.shape
+    return pt.zeros_like(matrix) if None in shape else pt.constant(np.zeros(shape))
 
 
 def _rows(params: Any, *shared: Any) -> Any:

@@ -464,6 +464,7 @@ READ = {
     "ExtractDiag": ["offset", "axis1", "axis2"],
     "IncSubtensor": ["idx_list", "set_instead_of_inc"],
     "Join": ["axis"],
+    "Split": ["axis"],
     "Shape_i": ["i"],
     "Subtensor": ["idx_list"],
     "Sum": ["axis"],
@@ -480,6 +481,19 @@ def _(thing: Any) -> None:
     op = operation(thing.__name__)
     assert isinstance(op, thing), f"{op} is a {type(op).__name__}"
     has(op, *READ.get(thing.__name__, []))
+
+
+@checks("ScalarizedJoin")
+def _(thing: Any) -> None:
+    import pytensor
+    import pytensor.tensor as pt
+
+    x, s = pt.dvector(), pt.dscalar()
+    both = pt.concatenate([pt.exp(s)[None], x])
+    graph = pytensor.function([x, s], [both, pt.exp(s) * 2], mode="NUMBA").maker.fgraph
+    (made,) = [node for node in graph.toposort() if isinstance(node.op, thing)]
+    assert [getattr(v.type, "ndim", None) for v in made.inputs] == [0, 1], "inputs are not one after the other"
+    assert made.inputs[0].type == pytensor.scalar.float64
 
 
 @checks("BlockDiagonal", "MatrixInverse", "Solve")

@@ -62,7 +62,7 @@ REFUSE = "def refuse(fault):\n" + "\n".join(
 )
 
 
-def numba_function(source: str, symbol: str, sizes: Sequence[int] = ()) -> Any:
+def numba_function(source: str, symbol: str, sizes: Sequence[int] = (), assemble: str | None = None) -> Any:
     """Numba function of a kernel.
 
     Parameters
@@ -74,14 +74,20 @@ def numba_function(source: str, symbol: str, sizes: Sequence[int] = ()) -> Any:
         The kernel.
     sizes : sequence of int
         What has to be known of it.
+    assemble : str, optional
+        Text of a function from what the numba function is given to the arrays; by default it is given these.
     """
     run, arguments = _shared(source)
-    arrays = ", ".join(arguments[1 + len(sizes) :])
-    text = f"def kernel({arrays}):\n    return run({', '.join(['address()', *map(str, sizes)])}, {arrays})"
-    return numba_njit(_function(text, "kernel", {"run": run, "address": _address_of(symbol)}))
+    tools = {"run": run, "address": _address_of(symbol)}
+    given = arrays = ", ".join(arguments[1 + len(sizes) :])
+    if assemble is not None:
+        tools["assemble"], inputs = _shared(assemble)
+        given, arrays = ", ".join(inputs), f"*assemble({', '.join(inputs)})"
+    text = f"def kernel({given}):\n    return run({', '.join(['address()', *map(str, sizes)])}, {arrays})"
+    return numba_njit(_function(text, "kernel", tools))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _shared(source: str) -> tuple[Any, list[str]]:
     """Numba function of a text, and the names of its arguments."""
     kept = {"cache": config.numba__cache}

@@ -31,7 +31,8 @@ def machine() -> str:
     """Whom machine code is for: the processor, its features, and the compiler."""
     features = llvm.get_host_cpu_features().flatten()
     version = ".".join(map(str, llvm.llvm_version_info))
-    return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features} LLVM {version}, llvmlite {llvmlite.__version__}"
+    compiler = f"LLVM {version}, llvmlite {llvmlite.__version__}, effort {SPEED}"
+    return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features} {compiler}"
 
 
 def folder() -> Path:
