@@ -55,11 +55,12 @@ COMPILED = (
 
 
 @pytest.fixture(autouse=True)
-def numpy_around_the_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+def numpy_around_the_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Functions of PyTensor in NumPy, around our machine code, where numba is not what is tested.
 
     Numba compiles each of them for seconds, which was most of the time of all tests. Slow tests, tests marked ``numba`` and
-    the folders above have the functions that users have.
+    the folders above have the functions that users have. The others have machine code that LLVM has spent no effort on, too: it
+    is made in a third of the time, and a short record does not notice that it is half as fast.
     """
     place = request.path.relative_to(request.config.rootpath).as_posix().removeprefix("tests/")
     real = request.node.get_closest_marker("slow") or request.node.get_closest_marker("numba")
@@ -73,7 +74,10 @@ def numpy_around_the_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
         assert found is before or found == before, "pytensor.config.mode has changed: did two threads compile at once?"
         return
     from pm_sysid.recurrence.functions import numpy_mode
+    from pm_sysid.recurrence.llvm import machine_code
 
+    if not place.startswith("unit/recurrence"):
+        monkeypatch.setattr(machine_code, "SPEED", 0)
     # Where nodes were made matters to no test, and takes a twentieth of their time.
     with pytensor.config.change_flags(mode=numpy_mode(), traceback__limit=0), np.errstate(all="ignore"):
         yield

@@ -18,7 +18,7 @@ type Batch = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 LONGEST = 1.0
 #: Sufficient decrease and curvature of a step (Nocedal and Wright, Numerical Optimization, Section 3.1).
 DECREASE, CURVATURE = 1e-4, 0.9
-#: A lane is done where a Newton step would lower the value by less than this.
+#: A fall of the value that is none.
 FLAT = 1e-5
 #: Newton's method has converged if a step would lower the value by less than half of this, and none does.
 NEARLY = 1e-2
@@ -37,7 +37,7 @@ class Descent(NamedTuple):
 
 
 @np.errstate(over="ignore", invalid="ignore")  # gradients of starts far off; what is not finite is taken for no way down
-def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int) -> Descent:
+def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int, flat: float = FLAT) -> Descent:
     """Minimise from each row of ``x`` by BFGS with a bisecting Wolfe line search (Lewis and Overton 2013).
 
     Parameters
@@ -50,6 +50,8 @@ def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int) -> Desc
         Size of each coordinate, such as its prior standard deviation.
     rounds : int
         Most evaluations of a lane.
+    flat : float, default 1e-5
+        A lane is done where a Newton step would lower the value by less than this.
     """
     x = np.array(x, dtype=float)
     n, d = x.shape
@@ -72,7 +74,7 @@ def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int) -> Desc
                 inverse[i], fresh[i] = np.eye(d), True
                 p = -gradient[i]
                 m = p @ gradient[i]
-            if (not fresh[i] and -m < 2 * FLAT) or m == 0:
+            if (not fresh[i] and -m < 2 * flat) or m == 0:
                 settled[i], going[i] = True, False
             longest = np.max(np.abs(p))
             direction[i], slope[i] = p, m
@@ -130,7 +132,7 @@ def newton(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
         (f,), (gradient,) = batch(x[None])
         if not np.isfinite(f):
             break
-        hessian = _hessian(batch, x, gradient)
+        hessian = hessian_at(batch, x, gradient)
         if not np.all(np.isfinite(hessian)):
             break
         values, vectors = np.linalg.eigh(hessian)
@@ -173,7 +175,7 @@ def _bowl(batch: Batch, x: np.ndarray, covariance: np.ndarray) -> bool:
     return bool(np.all(both.mean(axis=0) - here > RISE))
 
 
-def _hessian(batch: Batch, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+def hessian_at(batch: Batch, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """Central differences of exact gradients, with steps at which the gradient changes measurably."""
     # A step of about a tenth of a standard deviation, found from the curvature of a first, tiny step.
     tiny = 1e-6 * np.maximum(1.0, np.abs(x))

@@ -17,6 +17,8 @@ import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
 from pm_sysid.compat.samplers import sample_by_stages
+from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
+from pm_sysid.likelihood.ridges import Ridges, ridges
 from pm_sysid.likelihood.target import Progress, Target
 from pm_sysid.progress import drawable
 from pm_sysid.sampling.smc.algorithm import Sequential
@@ -39,6 +41,8 @@ CLOUD, ROUNDS, ENOUGH, AGREE = 4000, 16, 0.4, 2.0
 #: Widths of the first proposals beside that of the mode, evenly from there to the prior's; shares of those with all unknowns
 #: wider together, and with each alone; and how much wider than at the mode the widest are at least.
 WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
+#: Share of all proposals that are drawn about points on ridges, where there are any.
+ALONG = 0.2
 #: Draws of the prior that tell its width, and the quantile for that in standard deviations of a Gaussian.
 PRIOR_DRAWS, QUANTILE = 2000, 3.0
 #: Draws that walk in the end, their steps, how often they walk, and their longest steps relative to what suits a Gaussian.
@@ -106,10 +110,11 @@ def sample_around_mode(
     walking = replace(moves, min_acceptance=ALWAYS)
     kernel = IBIS(draws, model=model, random_seed=random_seed, moves=moves)
     target = kernel.sequential.target
+    along = ridges(PosteriorFunctions(model).descent_function(), point, covariance)
     finished, spreading = [], False
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
-        cloud, fits = _cloud(target, point, covariance, rng)
+        cloud, fits = _cloud(target, point, covariance, along, rng)
         in_units: Any = cloud.units
         sequential = replace(kernel.sequential, target=in_units, moves=moves if fits else walking)
         kernel.state = sequential.rejoin(cloud.z, cloud.log_weights, rng)
@@ -286,15 +291,32 @@ class Cloud(NamedTuple):
         with np.errstate(divide="ignore"):
             return float(self.estimate.value + np.log(self.estimate.efficiency))
 
-    def next(self, rng: np.random.Generator) -> Cloud:
-        """Draws of a mixture that is fitted to these, weighted so that it follows no handful of them."""
+    def next(self, along: Ridges, rng: np.random.Generator) -> Cloud:
+        """Draws of a mixture that is fitted to these, weighted so that it follows no handful of them, and of the ridges."""
         tempered = self.log_weights
         while effective_size(tempered) < FOLLOWED * self.z.shape[1] and np.ptp(tempered[tempered > -np.inf]) > 0:
             tempered = tempered / 2
-        return Cloud.of(self.units, Mixture.fit(self.z, normalised(tempered), FREEDOM, rng), rng)
+        fitted = Mixture.fit(self.z, normalised(tempered), FREEDOM, rng)
+        return Cloud.of(self.units, with_ridges(fitted, self.units, along), rng)
 
 
-def _cloud(target: Target, point: np.ndarray, covariance: np.ndarray, rng: np.random.Generator) -> tuple[Cloud, bool]:
+def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture:
+    """A mixture with a component at each point on a ridge."""
+    K = len(along.points)
+    if K == 0:
+        return mixture
+    slope = np.where(units.logs, units.natural(along.points), 1.0)
+    covariances = slope[:, :, None] * along.covariances * slope[:, None, :]
+    return mixture._replace(
+        shares=np.concatenate([(1 - ALONG) * mixture.shares, np.full(K, ALONG / K)]),
+        means=np.concatenate([mixture.means, units.natural(along.points)]),
+        roots=np.concatenate([mixture.roots, np.linalg.cholesky(covariances)]),
+    )
+
+
+def _cloud(
+    target: Target, point: np.ndarray, covariance: np.ndarray, along: Ridges, rng: np.random.Generator
+) -> tuple[Cloud, bool]:
     """Draws of a proposal that has been fitted to weighted draws before, in the better units, and whether it fits.
 
     Proposals that see a part of the posterior fit that part. Those fitted to their draws reach a little further, and find more
@@ -309,12 +331,13 @@ def _cloud(target: Target, point: np.ndarray, covariance: np.ndarray, rng: np.ra
     for units in turns:
         slope = np.where(units.logs, units.natural(point), 1.0)
         width = prior_width(units, np.random.default_rng(0))
-        at.append(Cloud.of(units, stretched(units.natural(point), slope * covariance * slope[:, None], width), rng))
+        first = stretched(units.natural(point), slope * covariance * slope[:, None], width)
+        at.append(Cloud.of(units, with_ridges(first, units, along), rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):
         # Units in which proposals fit clearly worse are given up.
-        at = [cloud.next(rng) for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1]
-        at = at or [best.next(rng)]
+        at = [cloud.next(along, rng) for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1]
+        at = at or [best.next(along, rng)]
         latest = max(at, key=lambda cloud: cloud.score)
         if best.enough and latest.enough and best.agrees(latest):
             return latest, latest.fits
