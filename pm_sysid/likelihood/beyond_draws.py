@@ -19,9 +19,10 @@ from pm_sysid.recurrence.functions import compiled
 
 #: Distances from the mean of the draws, in standard deviations along each coordinate, at which the likelihood is looked at.
 DISTANCES = (-8.0, -5.0, -3.5, -2.0, 2.0, 3.5, 5.0, 8.0)
-#: A point is part of the posterior if its density is less than that at half of the draws by at most this (logarithm), and the
-#: steps rule it out if finer ones raise the density by this much.
-LESS, WALL = 6.0, 1.0
+#: A point is part of the posterior if its density is less than that at half of the draws by at most this (logarithm): so low a
+#: tail holds less than a thousandth, if it is six standard deviations long. The steps rule it out if finer ones raise the
+#: density by this much.
+LESS, WALL = 9.0, 1.0
 #: Fewest draws that tell where the posterior is.
 FEWEST = 12
 #: Distance of the means of two groups of draws, in standard deviations within them, from which on they are modes of their own.

@@ -19,6 +19,7 @@ from pm_sysid.pem.result import PEMResult
 from pm_sysid.pem.settings import InitialState, Optimiser
 from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up
 from pm_sysid.pem.starts import Starts
+from pm_sysid.pem.uneven_noise import UNEVEN, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
 from pm_sysid.records.timeseries import TimeSeries
@@ -280,6 +281,14 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         cov = np.zeros((x.size, x.size))
         if free.any():
             cov[np.ix_(free, free)] = target.covariance(evaluation, free)
+            each = samples(target, x)
+            if not rest.coloured and (p := unevenness(target, each)) < UNEVEN:
+                cov[np.ix_(free, free)] = sandwich(target, each, free)
+                message = (
+                    f"{message} The noise is not of one size: it varies with the output, in time or between records "
+                    f"(p = {p:.1g}; see resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) "
+                    "would learn more from the quiet samples."
+                )
         cov[unseen, unseen] = np.inf
         at_bound = [n for n, b in zip(names, pinned & ~gone, strict=True) if b]
         if at_bound:

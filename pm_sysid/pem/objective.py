@@ -185,8 +185,14 @@ class LogLikelihood(Objective):
         return Evaluation(value, gradient, information, np.empty(0), np.empty((0, len(rates))))
 
     def covariance(self, evaluation: Evaluation, free: np.ndarray) -> np.ndarray:
-        """Inverse of the expected information, ``sum_k de_k de_k' / s_k + ds_k ds_k' / (2 s_k^2)``."""
+        """Inverse of the expected information, ``sum_k de_k de_k' / s_k + ds_k ds_k' / (2 s_k^2)``.
+
+        Estimated noise is smaller than the true one by what the other unknowns have taken of it: with N measured values and k
+        of those, the inverse is multiplied by ``N / (N - k)``.
+        """
         information = evaluation.information[np.ix_(free, free)]
         scale = 1.0 / np.sqrt(np.diag(information))
         inverse: np.ndarray = scale[:, None] * np.linalg.pinv(information * np.outer(scale, scale), hermitian=True) * scale
-        return inverse
+        N, taken = int(self.measured.sum()), int(np.sum(free & ~self.layout.positive))
+        estimated = bool(np.any(free & self.layout.positive))
+        return inverse * (N / max(N - taken, 1)) if estimated else inverse
