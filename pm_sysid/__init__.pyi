@@ -4,6 +4,8 @@ from pm_sysid import datasets as datasets
 from pm_sysid import models as models
 from pm_sysid.datasets import score as score
 from pm_sysid.inference.sample import sample as sample
+from pm_sysid.inference.sample_ibis import extend as extend
+from pm_sysid.inference.sample_ibis import sample_ibis as sample_ibis
 from pm_sysid.likelihood.filter_steps import set_substeps as set_substeps
 from pm_sysid.likelihood.filter_steps import settle_substeps as settle_substeps
 from pm_sysid.likelihood.filter_steps import substeps_attrs as substeps_attrs
@@ -68,9 +70,7 @@ from pm_sysid.sampling.annealing.step import DataAnnealing as DataAnnealing
 from pm_sysid.sampling.executors import Execution as Execution
 from pm_sysid.sampling.smc.ibis import IBIS as IBIS
 from pm_sysid.sampling.smc.moves import Moves as Moves
-from pm_sysid.sampling.smc.sample_ibis import extend as extend
-from pm_sysid.sampling.smc.sample_ibis import load_checkpoint as load_checkpoint
-from pm_sysid.sampling.smc.sample_ibis import sample_ibis as sample_ibis
+from pm_sysid.sampling.smc.sequential_draws import load_checkpoint as load_checkpoint
 from pm_sysid.sampling.smc.stages import log_evidence as log_evidence
 from pm_sysid.sampling.smc.stages import stages as stages
 from pm_sysid.sbc.calibrate import calibrate as calibrate

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,22 +18,16 @@ from pm_sysid.compat import SimulatorRV
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
+from pm_sysid.inference.initial_states import InitialStates, doubt_evidence, widen_evidence
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
-from pm_sysid.posterior.initial_state_check import (
-    InitialStateCheck,
-    check_initial_state,
-    linearises_initial_state,
-    not_checkable,
-    prior_evidence,
-)
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
-from pm_sysid.sampling.smc.sample_ibis import sequential_draws
+from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 
 _log = logging.getLogger("pm_sysid")
@@ -49,8 +42,6 @@ AGAIN = 2
 FEW_UNKNOWNS = 20
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
-#: How far draws of the prior put the log evidence above that of a sampler by chance in one case of twenty at most.
-SURPRISE = 3.0
 
 type Method = Literal["independent", "nuts", "ibis"]
 
@@ -163,7 +154,7 @@ class _Run:
         self.begun, self.choices = time.perf_counter(), list[str]()
         self.mode: Mode | None = None
         self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
-        self.wrong, self.from_prior = list[str](), dict[int, float]()
+        self.wrong, self.starts = list[str](), dict[str, InitialStates]()
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -318,7 +309,7 @@ class _Run:
                 self.lost = f"No draw is near modes that hold about {least:.2g} % of the posterior (Laplace's approximation)."
             return idata
         if not self.model.potentials:  # whose prior mass is not one
-            _widen_evidence(idata, abs(found.estimate.value - log_evidence(idata).value))
+            widen_evidence(idata, abs(found.estimate.value - log_evidence(idata).value))
         if found.moved(x):
             held = target.coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
             idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
@@ -373,44 +364,20 @@ class _Run:
         """What speaks against the linearisation about uncertain initial states."""
         reasons = []
         for name in filter_names(self.model):
-            view = filter_view(name, self.model)
-            if unknown := not_checkable(view):
-                reasons.append(unknown)
-            elif linearises_initial_state(view):
-                check = check_initial_state(idata, model=self.model, name=name)
-                self.say(f"the initial state of {name!r} is marginalised linearised: {check.verdict.rstrip('.')}")
-                if check.level == "bad":
-                    reasons.append(check.verdict)
-                if method != "nuts" and np.isfinite(check.evidence):
-                    _widen_evidence(idata, abs(check.evidence))
-                reasons += self._ruled_out(idata, method, check)
+            judge = self.starts.setdefault(name, InitialStates(filter_view(name, self.model), self.random_seed))
+            laplace = np.nan if self.mode is None else self.mode.log_evidence
+            evidence = log_evidence(idata).value if method != "nuts" else laplace
+            found = judge.against(idata, evidence, sequential=method != "nuts")
+            if found.verdict:
+                self.say(f"the initial state of {name!r} is marginalised linearised: {found.verdict.rstrip('.')}")
+            reasons += found.reasons
         return reasons
-
-    def _ruled_out(self, idata: xr.DataTree, method: str, check: InitialStateCheck) -> list[str]:
-        """What speaks for parameters that a linearisation has ruled out: posterior draws know nothing of them."""
-        if len(self.model.observed_RVs) > 1 or self.model.potentials:
-            return []
-        laplace = np.nan if self.mode is None else self.mode.log_evidence
-        evidence = log_evidence(idata).value if method != "nuts" else laplace
-        (name,) = filter_names(self.model)
-        view = filter_view(name, self.model)
-        if (least := self.from_prior.get(view.op.substeps)) is None:  # the same for every sampler
-            least = self.from_prior[view.op.substeps] = prior_evidence(view, self.random_seed)
-        if not least > evidence + max(check.evidence, 0.0) + SURPRISE:
-            return []
-        if method != "nuts":
-            _widen_evidence(idata, least - evidence)
-        return [
-            f"Draws of the prior alone, with initial states of their own, give a log evidence of {least:.1f}, and these draws "
-            f"{evidence:.1f}: linearising about the initial state of {name!r} has ruled out a part of the posterior. Make the "
-            "initial state a PyMC variable (x0={...}) and sample again."
-        ]
 
     def finished(self, idata: xr.DataTree, method: str, reasons: list[str]) -> xr.DataTree:
         """The result with its attributes and verdict."""
         trusted = not reasons
         if method != "nuts" and self.wrong:
-            _doubt_evidence(idata, self.wrong)
+            doubt_evidence(idata, self.wrong)
         verdict = "Nothing is known against these draws." if trusted else f"These draws cannot be trusted. {' '.join(reasons)}"
         self.say(verdict.rstrip("."))
         idata.attrs.update(
@@ -445,22 +412,6 @@ def _check(model: pm.Model) -> None:
 def _with_modes(found: Mode, known: Mode) -> Mode:
     """A mode that was polished again, with the others that had been found before."""
     return replace(found, modes=(*found.modes[:1], *known.modes[1:]), message=known.message)
-
-
-def _widen_evidence(idata: xr.DataTree, error: float) -> None:
-    """Let the error of the log evidence be at least as large as something else that is known of it."""
-    statistics = stages(idata)
-    sd = error * np.sqrt(statistics.sizes["chain"])
-    statistics.attrs["chains_sd"] = max(sd, float(statistics.attrs.get("chains_sd", 0.0)))
-    idata["sample_stats"] = xr.DataTree(statistics)
-
-
-def _doubt_evidence(idata: xr.DataTree, reasons: Sequence[str]) -> None:
-    """Let :func:`log_evidence` repeat what speaks against the likelihood that it is of."""
-    statistics = stages(idata)
-    known = str(statistics.attrs.get("doubt", ""))
-    statistics.attrs["doubt"] = " ".join([*filter(None, [known]), *(r for r in reasons if r not in known)])
-    idata["sample_stats"] = xr.DataTree(statistics)
 
 
 def _mixes_poorly(idata: xr.DataTree) -> bool:

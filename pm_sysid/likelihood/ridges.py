@@ -115,6 +115,9 @@ def _followed(batch: Batch, starts: np.ndarray, roots: np.ndarray) -> tuple[np.n
 
 def _about(batch: Batch, lane: _Lane, reach: float) -> np.ndarray | None:
     """Covariance about a point: of the others given the unknown that was moved, and ``reach`` along the ridge."""
+    covariance: np.ndarray = reach**2 * np.outer(lane.along, lane.along)
+    if len(covariance) == 1:
+        return covariance
     _, (gradient,) = batch(lane.point[None])
     hessian = hessian_at(batch, lane.point, gradient)
     if not np.all(np.isfinite(hessian)):
@@ -124,6 +127,5 @@ def _about(batch: Batch, lane: _Lane, reach: float) -> np.ndarray | None:
     if values[-1] <= 0:
         return None
     values = np.maximum(np.abs(values), 1e-10 * values[-1])
-    covariance = reach**2 * np.outer(lane.along, lane.along)
     covariance[np.ix_(others, others)] += (vectors / values) @ vectors.T
     return covariance

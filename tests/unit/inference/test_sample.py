@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
+from pm_sysid.inference import initial_states
 from pm_sysid.inference import sample as module
 from pm_sysid.posterior.initial_state_check import InitialStateCheck
 from pm_sysid.sampling.smc.across_modes import AcrossModes
@@ -207,7 +208,7 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
         "the initial state of 'y' is marginalised linearised: With the initial state integrated out"
     )
     bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, {"rate": 1.0}, 0.7, 1.0)
-    monkeypatch.setattr(module, "check_initial_state", lambda *args, **options: bad)
+    monkeypatch.setattr(initial_states, "check_initial_state", lambda *args, **options: bad)
     assert run._initial_states(idata, "nuts") == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
 
 

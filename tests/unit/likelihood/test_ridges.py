@@ -68,6 +68,15 @@ def test_a_long_tail_to_one_side_is_followed_to_that_side() -> None:
     np.testing.assert_allclose(found.points.max(axis=1), 0.0, atol=0.05)
 
 
+def test_one_unknown_has_its_tails() -> None:
+    def batch(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return 2 * np.log1p(x[:, 0] ** 2 / 3), 4 * x / (3 + x**2)
+
+    found = ridges(batch, np.zeros(1), np.array([[0.75]]))
+    assert len(found.points) >= 4 and found.covariances.shape == (len(found.points), 1, 1)
+    assert np.all(found.covariances > 0) and np.any(found.points < -3) and np.any(found.points > 3)
+
+
 def test_impossible_points_end_a_ridge() -> None:
     def batch(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         value, gradient = curved(x)

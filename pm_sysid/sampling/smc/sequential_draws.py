@@ -1,4 +1,4 @@
-"""Sequential runs as users start, continue and read them."""
+"""Sequential runs: chains on cores, started, continued and put together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import count, of_kind, place, seed, shown, whole_seed
 from pm_sysid.compat import seeds_per_chain
@@ -23,13 +22,11 @@ from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.idata import group
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
-from pm_sysid.likelihood.filter_steps import short_of_steps
 from pm_sysid.progress import drawable, progress_bar
 from pm_sysid.recurrence.threads import default_threads
 from pm_sysid.sampling.executors import Execution, backend, workers
 from pm_sysid.sampling.smc.algorithm import MOST
 from pm_sysid.sampling.smc.ibis import IBIS, ChainTask, FinishedChain
-from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.resampling import evenly, normalised
 from pm_sysid.sampling.smc.stages import disagree, doubts, final, one_after_the_other, regular, stages
 from pm_sysid.sampling.smc.strata import held_alike
@@ -40,95 +37,6 @@ _log = logging.getLogger("pm_sysid")
 MIXED = 1.05
 #: Probability below which chains hold shares of a region that are too unlike for chance.
 UNLIKE = 0.01
-
-
-def sample_ibis(
-    draws: int = 1000,
-    *,
-    model: pm.Model | None = None,
-    chains: int | None = None,
-    cores: int | None = None,
-    random_seed: Any = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    execution: Execution | None = None,
-    **settings: Any,
-) -> xr.DataTree:
-    """Sample a posterior with evidence, taking the samples of the record in one after the other.
-
-    The same as ``pm.sample_smc(draws, kernel=sid.IBIS, ...)``, with cores shared between chains and threads, and with the
-    statistics of the stages as regular variables.
-
-    Parameters
-    ----------
-    draws : int, default 1000
-        Particles in each chain.
-    model : pm.Model, optional
-        Default: the model on the context stack.
-    chains, cores : int, optional
-        Independent runs, and how many of them at once; as in ``pm.sample_smc``.
-    random_seed : int, sequence of int or numpy.random.Generator, optional
-        One seed gives one result, on any number of cores.
-    checkpoint : path, optional
-        Folder to which every chain is written after each stage. Called again with the same folder, model and settings,
-        the run goes on from there, and ends as it would have without the interruption; without a ``random_seed`` the
-        folder remembers the one drawn. :func:`load_checkpoint` reads what is there.
-    threads : int, optional
-        Threads for a batch of particles in each chain. Default: the cores that the chains leave; for chains on a cluster,
-        what the environment of each worker says.
-    execution : Execution, optional
-        ``Execution(executor=...)`` runs the chains on processes that are there already, or on the workers of a cluster, in
-        place of ``cores``. The result is the same, and stays so when a worker dies: its chain is run again, or goes on from
-        the ``checkpoint``, whose folder all workers must see.
-    **settings
-        Those of :class:`IBIS` (``threshold``, ``moves``, ``store_stages``) and of ``pm.sample_smc`` (``progressbar``,
-        ``idata_kwargs``, ...).
-
-    Returns
-    -------
-    xarray.DataTree
-        ``posterior``, its draws in the order of the Markov chains of the last move; ``sample_stats`` with dims (chain, stage),
-        NaN after a chain's last stage: ``time_index`` (samples taken in), ``ess`` (before resampling) and its path in the
-        stage, ``accept_rate``, ``proposal_ess`` and ``pareto_k`` (effective fraction of the independent proposals and shape of
-        their largest weights: small and above 0.7 where they do not fit the posterior), ``components`` of these proposals,
-        ``walks`` (steps that took their place where they fitted badly), ``memory`` (correlation with where particles were),
-        ``survivors`` (fewest particles for which a sample was possible), ``evaluations`` (sample likelihoods so far),
-        ``log_evidence`` and ``log_evidence_se``, ``log_product`` and ``log_product_se`` (of the mean weights),
-        ``log_around`` and ``log_around_se`` (by draws around particles of earlier stages, where proposals fitted poorly), and
-        PyMC's ``log_marginal_likelihood``; with ``store_stages=True`` also ``stages``: the posterior given the samples up to
-        each stage's ``time_index``, dims (chain, stage, draw). The attribute ``doubt`` of ``sample_stats`` says in words what
-        speaks against the result; :func:`log_evidence` repeats it.
-
-    Notes
-    -----
-    Chains that found different parts of the posterior (evidences that differ by more than four errors, R-hat above 1.05, or
-    shares of a region too unlike for chance) go on together: from particles of all chains, weighted by their evidence, with
-    proposals that cover the modes of all.
-
-    The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`, and the doubt says where they
-    were too few; they stay as they are. A mode far from all draws, which too few steps have ruled out, is not seen, and what
-    linearising about an uncertain initial state costs is not judged here. :func:`sample` looks for such modes, and judges that
-    too; after ``sample_ibis`` alone call :func:`check_initial_state`.
-
-    Examples
-    --------
-    >>> import pymc as pm, pm_sysid as sid
-    >>> with pm.Model() as model:
-    ...     mu = pm.Normal("mu")
-    ...     y = pm.Normal("y", mu, 1.0, observed=[0.5, -0.5, 1.0])
-    ...     idata = sid.sample_ibis(200, chains=2, cores=1, progressbar=False, random_seed=1, store_stages=True)
-    >>> idata.sample_stats["log_evidence"].dims
-    ('chain', 'stage')
-    """
-    model = model_of(model)
-    options: dict[str, Any] = {"random_seed": random_seed, "checkpoint": checkpoint, "threads": threads, "execution": execution}
-    idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
-    if short := short_of_steps(idata, model):
-        statistics = stages(idata)
-        statistics.attrs["doubt"] = " ".join(filter(None, [statistics.attrs.get("doubt"), short]))
-        idata["sample_stats"] = xr.DataTree(statistics)
-        _log.warning("IBIS: %s", short)
-    return idata
 
 
 def sequential_draws(
@@ -201,61 +109,6 @@ def sequential_draws(
         statistics = statistics.drop_vars("particles")
     idata["sample_stats"] = xr.DataTree(statistics)
     return idata
-
-
-def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: Any = None, **settings: Any) -> xr.DataTree:
-    """Continue a finished sequential posterior with the new samples of a longer record.
-
-    Parameters
-    ----------
-    idata : xarray.DataTree
-        Result of :func:`sample_ibis` (or of ``pm.sample_smc`` with :class:`IBIS`), or of an earlier ``extend``.
-    model : pm.Model, optional
-        The same model with a longer record, whose first samples are those of ``idata``. Default: the model on the context
-        stack.
-    random_seed, **settings
-        As in :func:`sample_ibis`; the number of draws and chains is that of ``idata``.
-
-    Returns
-    -------
-    xarray.DataTree
-        The posterior given all samples, in law that of a single run, at the cost of the new samples and of the moves they
-        make necessary. Statistics of the new stages follow those of the old ones, and the evidence is that of all.
-
-    Raises
-    ------
-    ValueError
-        If ``idata`` has no stages, or the record is no longer than before, or does not begin as it did.
-    """
-    model = model_of(model)
-    old = stages(idata)
-    if "time_index" not in old:
-        raise ValueError("idata has no stages to go on from; give the result of sample_ibis.")
-    last = final(old)
-    n = int(last["time_index"].max())
-    _check_longer(idata, model, n)
-    posterior = group(idata, "posterior")
-    coordinates, starts = Coordinates(model), []
-    for c in range(posterior.sizes["chain"]):
-        values = {rv.name: posterior[rv.name].values[c] for rv in model.free_RVs}
-        evidence, error, evaluations = (last[name].values[c] for name in ("log_evidence", "log_evidence_se", "evaluations"))
-        rows = coordinates.unconstrained(values)
-        starts.append(Start(rows, n, float(evidence), float(error) ** 2, int(evaluations)))
-    settings = {"store_stages": "stages" in idata, **settings}
-    result = sample_ibis(
-        posterior.sizes["draw"],
-        model=model,
-        chains=posterior.sizes["chain"],
-        random_seed=random_seed,
-        start=starts,
-        **settings,
-    )
-    result["sample_stats"] = xr.DataTree(
-        one_after_the_other(old.drop_vars("particles", errors="ignore"), group(result, "sample_stats"))
-    )
-    if "stages" in idata and "stages" in result:
-        result["stages"] = xr.DataTree(one_after_the_other(group(idata, "stages"), group(result, "stages")))
-    return result
 
 
 def load_checkpoint(folder: str | os.PathLike[str], *, model: pm.Model | None = None) -> xr.DataTree:
@@ -396,20 +249,3 @@ def _remembered(folder: Path, random_seed: Any) -> Any:
     if isinstance(random_seed, int | np.integer):
         write_settings(file, {"random_seed": int(random_seed)})
     return random_seed
-
-
-def _check_longer(idata: xr.DataTree, model: pm.Model, n: int) -> None:
-    for rv in model.observed_RVs:
-        new = model.rvs_to_values[rv]
-        y = np.asarray(new.eval() if isinstance(new, Variable) else new)
-        if len(y) <= n:
-            raise ValueError(
-                f"the record of {rv.name!r} has {len(y)} samples, and {n} have been taken in; give the model a longer one."
-            )
-        if "observed_data" in idata and rv.name in idata["observed_data"]:
-            before = group(idata, "observed_data")[rv.name].values[:n]
-            if before.shape[1:] != y.shape[1:] or not np.array_equal(before, y[: len(before)], equal_nan=True):
-                raise ValueError(
-                    f"the first {n} samples of {rv.name!r} are not those that idata was made from; extend takes the same "
-                    "record, longer."
-                )

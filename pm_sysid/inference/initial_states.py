@@ -1,0 +1,90 @@
+"""What linearising about uncertain initial states has done to draws, and to their evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pm_sysid.likelihood.filter_view import FilterView
+from pm_sysid.posterior.initial_state_check import (
+    InitialStateCheck,
+    check_initial_state,
+    linearises_initial_state,
+    not_checkable,
+    prior_evidence,
+)
+from pm_sysid.sampling.smc.stages import stages
+
+#: How far draws of the prior put the log evidence above that of a sampler by chance in one case of twenty at most.
+SURPRISE = 3.0
+
+
+class Judgement(NamedTuple):
+    """What a check has found, in a sentence (empty if there was nothing to check), and what speaks against the draws."""
+
+    verdict: str
+    reasons: list[str]
+
+
+class InitialStates:
+    """The uncertain initial states of a filter; what the prior says of them is computed once for each number of steps.
+
+    Parameters
+    ----------
+    view : FilterView
+    random_seed : int
+        Of the draws of the prior.
+    """
+
+    def __init__(self, view: FilterView, random_seed: int) -> None:
+        self.view, self.random_seed = view, random_seed
+        self.from_prior = dict[int, float]()
+
+    def against(self, idata: xr.DataTree, evidence: float, *, sequential: bool = True) -> Judgement:
+        """Judge draws whose log evidence is known; that of sequential ones gets an error at least as large as what is found."""
+        view = self.view
+        if unknown := not_checkable(view):
+            return Judgement("", [unknown])
+        if not linearises_initial_state(view):
+            return Judgement("", [])
+        check = check_initial_state(idata, model=view.model, name=view.name)
+        if sequential and np.isfinite(check.evidence):
+            widen_evidence(idata, abs(check.evidence))
+        reasons = [check.verdict] if check.level == "bad" else []
+        return Judgement(check.verdict, [*reasons, *self._ruled_out(idata, evidence, check, sequential)])
+
+    def _ruled_out(self, idata: xr.DataTree, evidence: float, check: InitialStateCheck, sequential: bool) -> list[str]:
+        """What speaks for parameters that a linearisation has ruled out: posterior draws know nothing of them."""
+        view = self.view
+        if len(view.model.observed_RVs) > 1 or view.model.potentials:
+            return []
+        if (least := self.from_prior.get(view.op.substeps)) is None:  # the same for every sampler
+            least = self.from_prior[view.op.substeps] = prior_evidence(view, self.random_seed)
+        if not least > evidence + max(check.evidence, 0.0) + SURPRISE:
+            return []
+        if sequential:
+            widen_evidence(idata, least - evidence)
+        return [
+            f"Draws of the prior alone, with initial states of their own, give a log evidence of {least:.1f}, and these draws "
+            f"{evidence:.1f}: linearising about the initial state of {view.name!r} has ruled out a part of the posterior. Make "
+            "the initial state a PyMC variable (x0={...}) and sample again."
+        ]
+
+
+def widen_evidence(idata: xr.DataTree, error: float) -> None:
+    """Let the error of the log evidence be at least as large as something else that is known of it."""
+    statistics = stages(idata)
+    sd = error * np.sqrt(statistics.sizes["chain"])
+    statistics.attrs["chains_sd"] = max(sd, float(statistics.attrs.get("chains_sd", 0.0)))
+    idata["sample_stats"] = xr.DataTree(statistics)
+
+
+def doubt_evidence(idata: xr.DataTree, reasons: Sequence[str]) -> None:
+    """Let :func:`log_evidence` repeat what speaks against the likelihood that it is of."""
+    statistics = stages(idata)
+    known = str(statistics.attrs.get("doubt", ""))
+    statistics.attrs["doubt"] = " ".join([*filter(None, [known]), *(r for r in reasons if r not in known)])
+    idata["sample_stats"] = xr.DataTree(statistics)
