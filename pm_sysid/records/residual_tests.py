@@ -1,4 +1,4 @@
-"""Tests of the residuals of a model: whiteness, independence of the input, normality."""
+"""Tests of the residuals of a model: whiteness, mean, independence of the input, normality."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class ResidualTests:
         Number of residuals used, and number of residuals that are NaN.
     mean, std : float
         Mean and standard deviation of the residuals: near 0 and 1 if they are standardised and noise and model are correct.
+    mean_se : float
+        Standard error of the mean, with what the autocorrelation adds to it.
     lags : int
         Largest lag, in samples.
     ljung_box, ljung_box_p : float
@@ -55,6 +57,7 @@ class ResidualTests:
     missing: int
     mean: float
     std: float
+    mean_se: float
     lags: int
     ljung_box: float
     ljung_box_p: float
@@ -73,6 +76,11 @@ class ResidualTests:
         return "\n".join([head, *(f"  {said}" for said in self.findings)])
 
     @property
+    def mean_p(self) -> float:
+        """P-value of the mean, which is zero if the model is right."""
+        return float(2 * scipy.stats.norm.sf(abs(self.mean) / self.mean_se))
+
+    @property
     def findings(self) -> list[str]:
         """Verdict of each test at the 1 % level, with its numbers."""
         alpha = 1 - LEVEL
@@ -84,7 +92,9 @@ class ResidualTests:
             white = f"white as a whole ({box}), though single lags stand out ({outside})"
         else:
             white = f"white ({box}; {outside})"
-        lines = [white]
+        mean = f"mean {self.mean:.3g} ± {self.mean_se:.2g}, {_p_text(self.mean_p)}"
+        zero = "centred on zero" if self.mean_p > alpha else "not centred on zero: an offset or a slow drift is left in them"
+        lines = [white, f"{zero} ({mean})"]
         if self.cross_p is not None and self.cross_lag is not None:
             if self.cross_p > alpha:
                 verdict = "independent of the input"
@@ -111,7 +121,7 @@ class ResidualTests:
 
 
 def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int = 25) -> ResidualTests:
-    """Test whether residuals are white, uncorrelated with the input, and normal.
+    """Test whether residuals are white, of mean zero, uncorrelated with the input, and normal.
 
     Parameters
     ----------
@@ -136,7 +146,9 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
     -----
     The test of whiteness is that of Ljung and Box, Biometrika 65 (1978). Where values are missing, the number of observed
     pairs of each lag replaces T - k. The degrees of freedom are `lags`, so that the p-value is too large if many parameters
-    were fitted. The bounds of the correlation with the input assume white residuals.
+    were fitted. The other tests are of residuals without their mean, which has a test of its own: its standard error is the
+    larger one of that of white noise and the long-run one of Newey and West, Econometrica 55 (1987), over `lags`. The bounds of
+    the correlation with the input assume white residuals.
 
     Examples
     --------
@@ -145,6 +157,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
     >>> residual_tests(e, u)
     ResidualTests: 2000 residuals (0 missing), mean -0.0134, standard deviation 1.01
       white (Ljung-Box ...)
+      centred on zero (mean ...)
       independent of the input (...)
       normal (...)
     >>> residual_tests(e[1:] + e[:-1], u[1:]).ljung_box_p < 1e-6
@@ -152,7 +165,8 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
     """
     e, u = as_residuals(residuals, u, lags)
     count = int(np.isfinite(e).sum())
-    z = scores(*correlation(e, e, range(1, lags + 1)), count)
+    r, pairs = correlation(e, e, range(1, lags + 1))
+    z, std = scores(r, pairs, count), float(np.nanstd(e))
     peak: tuple[float | None, int | None, float | None] = (None, None, None)
     if u is not None:
         r, pairs = correlation(e, u, range(-lags, lags + 1))
@@ -166,7 +180,8 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         count=count,
         missing=e.size - count,
         mean=float(np.nanmean(e)),
-        std=float(np.nanstd(e)),
+        std=std,
+        mean_se=std * float(np.sqrt(max(long_run(r), 1.0) / count)),
         lags=lags,
         ljung_box=statistic,
         ljung_box_p=float(scipy.stats.chi2.sf(statistic, lags)),
@@ -197,6 +212,18 @@ def correlation(a: FloatArray, b: FloatArray, lags: Iterable[int]) -> tuple[Floa
         pairs.append(np.isfinite(product).sum())
     n = np.array(pairs, dtype=float)
     return np.array(sums) / np.maximum(n, 1), n
+
+
+def long_run(r: FloatArray) -> float:
+    """Long-run variance of a series over its variance, from its correlations at the lags 1, 2, ... (Bartlett's window).
+
+    Examples
+    --------
+    >>> long_run(np.zeros(3)), long_run(np.array([0.5]))
+    (1.0, 1.5)
+    """
+    window = 1 - np.arange(1, len(r) + 1) / (len(r) + 1)
+    return float(1 + 2 * window @ r)
 
 
 def scores(r: FloatArray, pairs: FloatArray, count: int) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -480,7 +480,14 @@ class Study:
             middle = np.median(labelled(runs, output).transpose("draw", "time"), axis=0)
             if np.isfinite(middle).all():
                 left = noise.scores(i, seen[:, i] - middle)[kept]
-                found[output] = left, None if output in coloured else _tested(f"{what}, {output}", left, u)
+                tested = None if output in coloured else _tested(f"{what}, {output}", left, u)
+                if isinstance(tested, tuple):
+                    # Parameters that are not known exactly leave an offset, which the spread of the runs says.
+                    means = labelled(runs, output).transpose("draw", "time").to_numpy()[:, kept & np.isfinite(seen[:, i])]
+                    unsure = float(np.nanstd(means.mean(axis=1)) / noise.std[i])
+                    tests, lags = tested
+                    tested = replace(tests, mean_se=float(np.hypot(tests.mean_se, unsure))), lags
+                found[output] = left, tested
         return found
 
 

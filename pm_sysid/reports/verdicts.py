@@ -23,6 +23,9 @@ PRIOR_DECIDES, IN_COMBINATION = 0.8, 0.95
 #: Level of the tests of residuals; share of lags outside the bounds above which colour is a problem; standard deviation of
 #: standardised innovations, outside of which the noise is worth a look.
 ALPHA, COLOURED, SPREAD = 0.01, 0.3, (0.8, 1.25)
+#: Mean of residuals, in their standard deviations, up to which an offset is of no consequence however significant, and above
+#: which it is a problem.
+OFFSET = (0.05, 0.5)
 #: Error of a free run, in units of the noise, up to which it is noise, and up to which it is small.
 NOISE_ONLY, SMALL = 1.2, 3.0
 #: Fit of a free run in percent below which it is poor, and above which it is accurate, whatever the noise.
@@ -66,6 +69,12 @@ TABLE = (
         "another structure; [meaning of the residuals](../theory/residuals.md)",
     ),
     (
+        "innovations are centred on zero",
+        f"mean significant at the {100 * ALPHA:g} % level, and above {OFFSET[0]:g} of their standard deviation "
+        f"({OFFSET[1]:g}: problem)",
+        "an unknown offset of the sensor or of the input as a parameter, or a detrended record (`sid.detrend`)",
+    ),
+    (
         "size of the innovations",
         f"standard deviation outside {SPREAD[0]:g} to {SPREAD[1]:g} of what the model says",
         "check the noise",
@@ -103,7 +112,8 @@ TABLE = (
     ),
     (
         "residuals of a free run of the validation record are white",
-        f"Ljung-Box test, and correlation with the input, at the {100 * ALPHA:g} % level",
+        f"Ljung-Box test, correlation with the input, and mean (above {OFFSET[0]:g} of their standard deviation), at the "
+        f"{100 * ALPHA:g} % level",
         "the same: the structure or a parameter is wrong there",
     ),
     (
@@ -220,7 +230,18 @@ def coloured(tests: ResidualTests) -> str:
         return f"follows the input (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
     if not tests.ljung_box_p > ALPHA:
         return f"is not white ({_whiteness(tests)})"
-    return ""
+    return f"is not centred on zero ({_mean(tests)})" if _off_centre(tests) else ""
+
+
+def _off_centre(tests: ResidualTests) -> bool:
+    """Whether residuals have a mean that is no chance, and not too small to matter."""
+    return tests.mean_p <= ALPHA and abs(tests.mean) > OFFSET[0] * tests.std
+
+
+def _mean(tests: ResidualTests) -> str:
+    """Mean of residuals in numbers."""
+    size, errors = tests.mean / tests.std, abs(tests.mean) / tests.mean_se
+    return f"mean {size:.2f} of the standard deviation, {errors:.1f} standard errors"
 
 
 def _whiteness(tests: ResidualTests) -> str:
@@ -253,13 +274,19 @@ def sentences(tests: ResidualTests, freedom: float = np.inf) -> list[str]:
 
 def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iterator[Verdict]:
     """Whether one-step innovations are noise, of the distribution that the model says: normal, or t with some freedom."""
-    follows = tests.cross_p is not None and tests.cross_p <= ALPHA
+    follows, off_centre = tests.cross_p is not None and tests.cross_p <= ALPHA, _off_centre(tests)
+    level: Literal["look", "bad"]
     if not tests.ljung_box_p > ALPHA:
-        level: Literal["look", "bad"] = "bad" if tests.share_outside > COLOURED else "look"
+        level = "bad" if tests.share_outside > COLOURED else "look"
         text = f"Innovations of {output} are not white ({_whiteness(tests)})"
         yield Verdict(level, f"{text}: the model misses some dynamics, or noise is coloured.")
-    elif not follows:
+    elif not follows and not off_centre:
         yield Verdict("good", f"Innovations of {output} are white: no dynamics seem to be left in them.")
+    if off_centre:
+        level = "bad" if abs(tests.mean) > OFFSET[1] * tests.std else "look"
+        text = f"Innovations of {output} are not centred on zero ({_mean(tests)})"
+        remedy = "make an unknown offset of the sensor, or of the input, a parameter, or detrend the record (sid.detrend)"
+        yield Verdict(level, f"{text}: {remedy}.")
     if follows:
         text = f"Innovations of {output} follow the input (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
         yield Verdict("look", f"{text}: part of its effect is not in the model.")
@@ -283,6 +310,8 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
     if tests.cross_p is not None and tests.cross_p <= ALPHA:
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
         return Verdict("look", f"{text} no noise, it follows the input ({at}): the structure or a parameter is off there.")
+    if tests.ljung_box_p > ALPHA:
+        return Verdict("look", f"{text} not centred on zero ({_mean(tests)}): an offset differs, or the static gain is off.")
     return Verdict(
         "look", f"{text} not white ({_whiteness(tests)}): the structure or a parameter is off there, or noise is coloured."
     )

@@ -444,6 +444,20 @@ def test_residuals_are_compared_with_the_noise_of_the_model(noise) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:substeps=2")
+@pytest.mark.parametrize("offset", [0.0, 0.035])
+def test_a_sensor_with_an_offset_leaves_no_noise(offset: float) -> None:
+    """The tests of the correlations leave the mean out, and a noise that is estimated takes it up."""
+    study, _ = studied("white", 0.05 * np.random.default_rng(1).standard_normal(400) + offset)
+    study._residuals()
+    said = [v.text for v in study.verdicts if v.level != "good"]
+    if not offset:
+        assert not said
+    else:
+        assert sum("has taken up what the structure lacks" in text for text in said) == 2
+        assert any("Innovations of level are not centred on zero (mean 0." in text for text in said)
+
+
+@pytest.mark.filterwarnings("ignore:substeps=2")
 def test_samples_at_a_limit_are_no_evidence_of_a_good_fit() -> None:
     """Run and record are both cut off there, so that they agree whatever the model is."""
     error = 0.05 * np.random.default_rng(1).standard_normal(400)

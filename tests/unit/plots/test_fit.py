@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose
-from scipy import stats
+from scipy import signal, stats
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -185,6 +185,19 @@ def test_p_values_of_noise_with_gaps_are_uniform():
     for test in range(2):
         assert stats.kstest([row[test] for row in p], "uniform").pvalue > 1e-3
     assert np.mean(np.array(p)[:, 2] < 0.01) < 0.06
+
+
+@pytest.mark.parametrize("colour", [0.0, 0.6])
+def test_the_mean_of_residuals_is_judged_by_its_long_run_error(colour: float) -> None:
+    """Of noise with a correlation of ``colour`` from one sample to the next, whose mean varies twice as much as white noise's."""
+    p, shifted = [], []
+    for _ in range(150):
+        e = signal.lfilter([np.sqrt(1 - colour**2)], [1.0, -colour], RNG.normal(size=700))[100:]
+        e[RNG.random(600) < 0.2] = np.nan
+        p.append(residual_tests(e).mean_p)
+        shifted.append(residual_tests(e + 0.5).mean_p)
+    assert np.mean(np.array(p) < 0.01) < 0.05 and np.mean(np.array(shifted) < 0.01) > 0.9
+    assert "not centred on zero: an offset" in repr(residual_tests(e + 0.5))
 
 
 def test_verdicts():

@@ -79,6 +79,20 @@ def test_innovations_that_follow_the_input_are_not_called_white() -> None:
     assert [v.level for v in told] == ["good"]
 
 
+@pytest.mark.parametrize(("offset", "expected"), [(0.0, "good"), (0.04, "good"), (0.3, "look"), (-0.7, "bad")])
+def test_an_offset_that_matters_is_no_noise(offset: float, expected: str) -> None:
+    noise = RNG.standard_normal(20_000)
+    tests = residual_tests((noise - noise.mean()) / noise.std() + offset)
+    (verdict,) = verdicts.residual("y", tests)
+    assert verdict.level == expected
+    left = verdicts.left_over("run", "y", tests)
+    if expected == "good":
+        assert verdicts.coloured(tests) == "" and left.level == "good"
+    else:
+        assert "not centred on zero" in verdict.text and "offset of the sensor, or of the input, a parameter" in verdict.text
+        assert verdicts.coloured(tests).startswith(f"is not centred on zero (mean {offset:.2f}") and left.level == "look"
+
+
 @pytest.mark.parametrize(
     "r_hat, ess, expected",
     [
