@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -51,6 +51,8 @@ class ResidualTests:
         P-value of this correlation, corrected for the search over all lags (Sidak).
     jarque_bera_p : float
         P-value of the Jarque-Bera test for the skewness and kurtosis of a normal distribution.
+    cross_input : str or None
+        Name of this input where a model has named ones, of several that with the most significant correlation.
     """
 
     count: int
@@ -66,6 +68,7 @@ class ResidualTests:
     cross_lag: int | None
     cross_p: float | None
     jarque_bera_p: float
+    cross_input: str | None = None
 
     def __repr__(self) -> str:
         """Give a verdict for each test."""
@@ -74,6 +77,11 @@ class ResidualTests:
             f"standard deviation {self.std:.3g}"
         )
         return "\n".join([head, *(f"  {said}" for said in self.findings)])
+
+    @property
+    def the_input(self) -> str:
+        """The input with the correlation, in words."""
+        return "the input" if self.cross_input is None else f"the input {self.cross_input}"
 
     @property
     def mean_p(self) -> float:
@@ -97,11 +105,11 @@ class ResidualTests:
         lines = [white, f"{zero} ({mean})"]
         if self.cross_p is not None and self.cross_lag is not None:
             if self.cross_p > alpha:
-                verdict = "independent of the input"
+                verdict = "independent of the input" if self.cross_input is None else "independent of all inputs"
             elif self.cross_lag >= 0:
-                verdict = "depend on the input: the model misses part of its effect"
+                verdict = f"depend on {self.the_input}: the model misses part of its effect"
             else:
-                verdict = "depend on later input: feedback, or a wrong delay"
+                verdict = f"depend on {self.the_input.replace('the', 'later')}: feedback, or a wrong delay"
             lines.append(
                 f"{verdict} (largest correlation {self.cross_correlation:.3f}, at lag {self.cross_lag}, "
                 f"{_p_text(self.cross_p)})"
@@ -172,9 +180,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         r, pairs = correlation(e, u, range(-lags, lags + 1))
         distance = np.abs(scores(r, pairs, count))
         k = int(distance.argmax())
-        # 1 - (1 - p)**m of the single p-value, without cancellation
-        corrected = -np.expm1(len(r) * np.log1p(-2 * scipy.stats.norm.sf(distance[k])))
-        peak = float(r[k]), k - lags, float(corrected)
+        peak = float(r[k]), k - lags, _of_several(float(2 * scipy.stats.norm.sf(distance[k])), len(r))
     statistic = float(z @ z)
     return ResidualTests(
         count=count,
@@ -191,6 +197,30 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         cross_p=peak[2],
         jarque_bera_p=float(scipy.stats.jarque_bera(e[np.isfinite(e)]).pvalue),
     )
+
+
+def input_tests(residuals: FloatArray, inputs: Mapping[str, FloatArray], lags: int) -> ResidualTests:
+    """Tests of residuals with the input that they follow most, whose p-value is corrected for the search over all inputs.
+
+    Inputs that do not vary cannot be followed, and are left out.
+
+    Examples
+    --------
+    >>> e, u, w = np.random.default_rng(1).standard_normal((3, 500))
+    >>> input_tests(e + 0.5 * w, {"u": u, "w": w}, 5).cross_input
+    'w'
+    """
+    found = {name: residual_tests(residuals, u, lags) for name, u in inputs.items() if np.ptp(u) > 0}
+    if not found:
+        return residual_tests(residuals, None, lags)
+    p = {name: float(tests.cross_p or 0.0) for name, tests in found.items()}
+    first = min(p, key=lambda name: (p[name], -abs(found[name].cross_correlation or 0.0)))
+    return replace(found[first], cross_p=_of_several(p[first], len(p)), cross_input=first)
+
+
+def _of_several(p: float, count: int) -> float:
+    """P-value of the smallest of several tests (Sidak), 1 - (1 - p)**count without cancellation."""
+    return float(-np.expm1(count * np.log1p(-min(p, 1 - np.finfo(float).eps))))
 
 
 def correlation(a: FloatArray, b: FloatArray, lags: Iterable[int]) -> tuple[FloatArray, FloatArray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from pm_sysid.posterior.innovations import innovations
 from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
-from pm_sysid.records.residual_tests import ResidualTests, residual_tests
+from pm_sysid.records.residual_tests import ResidualTests, input_tests
 from pm_sysid.records.timeseries import BETWEEN_SAMPLES, TimeSeries
 from pm_sysid.reports import verdicts
 from pm_sysid.reports.blocks import Block, Listed, Paragraph, Printed, Table
@@ -293,9 +293,8 @@ class Study:
         """Standardised innovations of each output with their tests."""
         if name not in self._innovations:
             found, records = innovations(self.idata, name, model=self.model)["standardised"].to_numpy(), self.records[name]
-            u = np.concatenate([r.input_matrix[:, 0] for r in records]) if records[0].inputs else None
-            outputs = enumerate(_outputs(name, self.model))
-            self._innovations[name] = {o: (found[:, i], _tested(o, found[:, i], u)) for i, o in outputs}
+            outputs, inputs = enumerate(_outputs(name, self.model)), _inputs(records)
+            self._innovations[name] = {o: (found[:, i], _tested(o, found[:, i], inputs)) for i, o in outputs}
         return self._innovations[name]
 
     def _judged(
@@ -352,7 +351,7 @@ class Study:
         blocks: list[Block] = [Paragraph(text)]
         for name, records in self.records.items():
             freedom = dict(zip(_outputs(name, self.model), self.noise[name].freedom, strict=True))
-            u = np.concatenate([r.input_matrix[:, 0] for r in records]) if records[0].inputs else None
+            inputs = _inputs(records)
             for output, (values, tested) in self._tested_innovations(name).items():
                 if isinstance(tested, Paragraph):
                     blocks.append(tested)
@@ -366,7 +365,7 @@ class Study:
                     blocks.append(
                         zoomable(f"Residuals of {output} over time", partial(residuals_over_time, values, time.get("t")))
                     )
-                draw = partial(plot_residuals, values, u=u, lags=lags, **time)
+                draw = partial(plot_residuals, values, u=inputs.get(tests.cross_input or ""), lags=lags, **time)
                 blocks.append(figure(f"Residuals of {output}", draw, self.units))
         return blocks
 
@@ -448,7 +447,7 @@ class Study:
     def _left_over(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise) -> Iterator[Block]:
         """Whether what free runs leave of a record is noise."""
         kept = record.t >= record.t[0] + self.validation.skip
-        u = record.input_matrix[kept, 0] if record.inputs else None
+        inputs = _inputs([record], kept)
         for output, (left, tested) in self._left(what, name, record, runs, noise).items():
             if tested is None:
                 continue
@@ -461,7 +460,7 @@ class Study:
             yield Listed(f"{what}: what it leaves of {output}, in units of the noise", verdicts.sentences(tests, freedom))
             if self.interactive:
                 yield zoomable(f"{what}: what it leaves of {output}", partial(residuals_over_time, left, record.t[kept]))
-            draw = partial(plot_residuals, left, u=u, lags=lags, t=record.t[kept])
+            draw = partial(plot_residuals, left, u=inputs.get(tests.cross_input or ""), lags=lags, t=record.t[kept])
             yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
 
     def _left(
@@ -472,7 +471,7 @@ class Study:
         Samples at a limit are missing. What is left of an output with coloured noise is not white, and has no tests.
         """
         kept = record.t >= record.t[0] + self.validation.skip
-        u = record.input_matrix[kept, 0] if record.inputs else None
+        inputs = _inputs([record], kept)
         coloured = {one.name for one in _coloured(filter_view(name, self.model))}
         seen = np.where(_censored(name, self.model, record), np.nan, record.output_matrix)
         found: dict[str, tuple[np.ndarray, Tested | None]] = {}
@@ -480,7 +479,7 @@ class Study:
             middle = np.median(labelled(runs, output).transpose("draw", "time"), axis=0)
             if np.isfinite(middle).all():
                 left = noise.scores(i, seen[:, i] - middle)[kept]
-                tested = None if output in coloured else _tested(f"{what}, {output}", left, u)
+                tested = None if output in coloured else _tested(f"{what}, {output}", left, inputs)
                 if isinstance(tested, tuple):
                     # Parameters that are not known exactly leave an offset, which the spread of the runs says.
                     means = labelled(runs, output).transpose("draw", "time").to_numpy()[:, kept & np.isfinite(seen[:, i])]
@@ -491,13 +490,19 @@ class Study:
         return found
 
 
-def _tested(what: str, residuals: np.ndarray, u: np.ndarray | None) -> Tested:
+def _inputs(records: Sequence[TimeSeries], kept: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
+    """Inputs (T,) by name, of records one after the other."""
+    matrix = np.concatenate([r.input_matrix[kept] for r in records])
+    return {name: matrix[:, j] for j, name in enumerate(records[0].inputs)}
+
+
+def _tested(what: str, residuals: np.ndarray, inputs: Mapping[str, np.ndarray]) -> Tested:
     """Tests of residuals and the number of lags to draw, or why there are none."""
     count = int(np.isfinite(residuals).sum())
     if count < 40:
         return Paragraph(f"{what}: {count} residuals are too few to test.", "warning")
     lags = min(50, count // 4)
-    return residual_tests(residuals, u, lags=min(25, lags)), lags
+    return input_tests(residuals, inputs, min(25, lags)), lags
 
 
 def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:

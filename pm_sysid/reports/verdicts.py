@@ -64,7 +64,7 @@ TABLE = (
     ),
     (
         "innovations are white",
-        f"Ljung-Box test, and correlation with the input, at the {100 * ALPHA:g} % level (problem: {100 * COLOURED:g} % of "
+        f"Ljung-Box test, and correlation with any input, at the {100 * ALPHA:g} % level (problem: {100 * COLOURED:g} % of "
         "lags outside the bounds)",
         "another structure; [meaning of the residuals](../theory/residuals.md)",
     ),
@@ -112,7 +112,7 @@ TABLE = (
     ),
     (
         "residuals of a free run of the validation record are white",
-        f"Ljung-Box test, correlation with the input, and mean (above {OFFSET[0]:g} of their standard deviation), at the "
+        f"Ljung-Box test, correlation with any input, and mean (above {OFFSET[0]:g} of their standard deviation), at the "
         f"{100 * ALPHA:g} % level",
         "the same: the structure or a parameter is wrong there",
     ),
@@ -227,7 +227,7 @@ def information(found: Diagnostics, prior: Diagnostics | None, correlation: np.n
 def coloured(tests: ResidualTests) -> str:
     """What shows that residuals are no noise, in words; empty if nothing does."""
     if tests.cross_p is not None and tests.cross_p <= ALPHA:
-        return f"follows the input (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
+        return f"follows {tests.the_input} (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
     if not tests.ljung_box_p > ALPHA:
         return f"is not white ({_whiteness(tests)})"
     return f"is not centred on zero ({_mean(tests)})" if _off_centre(tests) else ""
@@ -288,7 +288,8 @@ def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iter
         remedy = "make an unknown offset of the sensor, or of the input, a parameter, or detrend the record (sid.detrend)"
         yield Verdict(level, f"{text}: {remedy}.")
     if follows:
-        text = f"Innovations of {output} follow the input (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
+        at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
+        text = f"Innovations of {output} follow {tests.the_input} ({at})"
         yield Verdict("look", f"{text}: part of its effect is not in the model.")
     if not SPREAD[0] < tests.std < SPREAD[1]:
         text = f"Innovations of {output} have {tests.std:.2f} times the standard deviation that the model says"
@@ -309,7 +310,9 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
         return Verdict("good", f"{text} white noise: nothing seems to be missing there.")
     if tests.cross_p is not None and tests.cross_p <= ALPHA:
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
-        return Verdict("look", f"{text} no noise, it follows the input ({at}): the structure or a parameter is off there.")
+        return Verdict(
+            "look", f"{text} no noise, it follows {tests.the_input} ({at}): the structure or a parameter is off there."
+        )
     if tests.ljung_box_p > ALPHA:
         return Verdict("look", f"{text} not centred on zero ({_mean(tests)}): an offset differs, or the static gain is off.")
     return Verdict(

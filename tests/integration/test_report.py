@@ -457,6 +457,30 @@ def test_a_sensor_with_an_offset_leaves_no_noise(offset: float) -> None:
         assert any("Innovations of level are not centred on zero (mean 0." in text for text in said)
 
 
+def test_an_input_without_its_effect_is_seen_wherever_it_stands() -> None:
+    rng, t = np.random.default_rng(1), np.arange(400) * 0.1
+    u, w = np.sin(0.9 * t), rng.standard_normal(400)
+    run = sid.simulate(LAG, sid.TimeSeries(t, u, None, inputs="F"), {"rate": 1.0}, x0=0.0)["level"].to_numpy()
+    two = sid.System(
+        lambda t, x, u, p: p.rate * (u.F - x.level),
+        states=("level",),
+        inputs=("F", "w"),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: {"level": x.level},
+    )
+    data = sid.TimeSeries(t, np.c_[u, w], run + 0.05 * (rng.standard_normal(400) + w), inputs=("F", "w"), outputs="level")
+    with pm.Model() as model:
+        solver = sid.EK1(order=3, diffusion=1e-3)
+        sid.ODEFilter("y", two, data, {"rate": pm.Normal("rate", 1.0, 1.0)}, noise=0.07, x0=0.0, solver=solver, substeps=2)
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw"), np.ones((1, 2)))})})
+    study = Study(model, tree, {"y": [data]}, sid.Validation(data, x0={"level": 0.0}))
+    for section in (study._residuals, study._fit, study._validation):
+        section()
+    said = [v.text for v in study.verdicts if v.level != "good"]
+    assert sum("follows the input w (correlation 0.6" in text for text in said) >= 2
+    assert any("Innovations of level follow the input w (correlation 0.6" in text for text in said)
+
+
 @pytest.mark.filterwarnings("ignore:substeps=2")
 def test_samples_at_a_limit_are_no_evidence_of_a_good_fit() -> None:
     """Run and record are both cut off there, so that they agree whatever the model is."""

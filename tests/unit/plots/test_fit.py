@@ -189,7 +189,7 @@ def test_p_values_of_noise_with_gaps_are_uniform():
 
 @pytest.mark.parametrize("colour", [0.0, 0.6])
 def test_the_mean_of_residuals_is_judged_by_its_long_run_error(colour: float) -> None:
-    """Of noise with a correlation of ``colour`` from one sample to the next, whose mean varies twice as much as white noise's."""
+    """Of noise with a correlation of ``colour`` from one sample to the next, whose mean varies twice as much as of white."""
     p, shifted = [], []
     for _ in range(150):
         e = signal.lfilter([np.sqrt(1 - colour**2)], [1.0, -colour], RNG.normal(size=700))[100:]

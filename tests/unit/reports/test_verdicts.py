@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from scipy import stats
 
-from pm_sysid.records.residual_tests import residual_tests
+from pm_sysid.records.residual_tests import input_tests, residual_tests
 from pm_sysid.reports import verdicts
 from pm_sysid.reports.diagnostics import Diagnostics
 
@@ -77,6 +78,21 @@ def test_innovations_that_follow_the_input_are_not_called_white() -> None:
     assert [v.level for v in told] == ["look"] and "follow the input" in told[0].text
     told = list(verdicts.residual("y", residual_tests(WHITE, INPUT)))
     assert [v.level for v in told] == ["good"]
+
+
+def test_the_input_that_innovations_follow_is_named() -> None:
+    other = np.random.default_rng(2).standard_normal(2000)
+    told = list(verdicts.residual("y", input_tests(WHITE + 0.15 * other, {"u": INPUT, "w": other, "still": 0 * other}, 25)))
+    assert [v.level for v in told] == ["look"] and "follow the input w (correlation 0.1" in told[0].text
+    assert input_tests(WHITE, {"still": np.ones(2000)}, 25).cross_p is None
+
+
+def test_the_search_over_inputs_raises_no_false_alarms() -> None:
+    rng, p = np.random.default_rng(3), []
+    for _ in range(200):
+        e, *inputs = rng.standard_normal((6, 300))
+        p.append(input_tests(e, dict(zip("abcde", inputs, strict=True)), 10).cross_p)
+    assert stats.kstest(p, "uniform").pvalue > 1e-3
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0.0, "good"), (0.04, "good"), (0.3, "look"), (-0.7, "bad")])
