@@ -22,7 +22,6 @@ from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.prior_posterior import plot_prior_posterior
 from pm_sysid.plots.residuals import plot_residuals
 from pm_sysid.plots.zoomable import fit_over_time, residuals_over_time
-from pm_sysid.posterior.correlation import correlation
 from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
 from pm_sysid.posterior.innovations import innovations
 from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
@@ -34,13 +33,14 @@ from pm_sysid.reports import verdicts
 from pm_sysid.reports.blocks import Block, Listed, Paragraph, Printed, Table
 from pm_sysid.reports.diagnostics import Diagnostics, diagnose, parameter_rows
 from pm_sysid.reports.drawing import equation, figure, zoomable
+from pm_sysid.reports.learned import learned
 from pm_sysid.reports.validation import Validation
 from pm_sysid.reports.verdicts import Verdict
 from pm_sysid.solve.substeps import counted
 from pm_sysid.symbolic.processes import MaternKind
 
-#: Draws from the prior, where the result has none.
-PRIOR_DRAWS = 1000
+#: Draws from the prior, where the result has none or fewer than are needed to say where it ends.
+PRIOR_DRAWS, LEAST_PRIOR_DRAWS = 1000, 100
 
 
 #: Tests of residuals and the number of lags to draw, or why there are none.
@@ -183,9 +183,9 @@ class Study:
         with_prior, known = self._prior()
         header = ["", "unit", "prior", "94 % of prior", "mean", "sd", "94 % of posterior", "R-hat", "ESS bulk", "ESS tail"]
         blocks: list[Block] = [Table(header, parameter_rows(found, priors, known, self.units), texts=(1, 2)).without_empty()]
-        related = correlation(self.idata, var_names=self.names).to_numpy() if len(found.names) > 1 else np.ones((1, 1))
         self.verdicts += verdicts.sampling(self.idata, found)
-        self.verdicts += verdicts.information(found, known, related)
+        before = with_prior["prior"].to_dataset() if "prior" in with_prior.children else None
+        self.verdicts += verdicts.information(learned(posterior, before, self.names))
         blocks += self._potentials()
 
         densities = partial(plot_prior_posterior, with_prior, var_names=self.names)
@@ -198,8 +198,9 @@ class Study:
     def _prior(self) -> tuple[xr.DataTree, Diagnostics | None]:
         """Posterior and prior as one result; the user's own is left alone."""
         groups = {"posterior": posterior_of(self.idata)}
-        if isinstance(self.idata, xr.DataTree) and "prior" in self.idata.children:
-            groups["prior"] = self.idata["prior"].to_dataset()
+        stored = self.idata["prior"] if isinstance(self.idata, xr.DataTree) and "prior" in self.idata.children else None
+        if stored is not None and stored.sizes.get("chain", 1) * stored.sizes.get("draw", 0) >= LEAST_PRIOR_DRAWS:
+            groups["prior"] = stored.to_dataset()
         else:
             with warnings.catch_warnings(), silent_draws():
                 warnings.simplefilter("ignore")  # of potentials, which the report mentions

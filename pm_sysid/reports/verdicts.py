@@ -12,14 +12,17 @@ from pm_sysid.posterior.reweighting import FINE, HALF, STRETCHED, VISIBLE, WIDE
 from pm_sysid.records.residual_tests import ResidualTests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.diagnostics import Diagnostics
+from pm_sysid.reports.learned import Learned
 from pm_sysid.sampling.convergence import ESS_INTERVALS, ESS_MEANS, R_HAT_AGREES, R_HAT_DISAGREES
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 
 #: Error of the log evidence, and effective share of the last proposals, that are worth a look.
 EVIDENCE_ERROR, PROPOSALS = 1.0, 0.05
-#: Posterior standard deviation, as a part of the prior's, above which the prior decides; correlation above which two
-#: parameters are known in combination only.
+#: Posterior standard deviation, as a part of the prior's, above which the prior decides, both of normal scores; correlation of
+#: these above which two parameters are known in combination only.
 PRIOR_DECIDES, IN_COMBINATION = 0.8, 0.95
+#: Share of the prior beyond the posterior's median below which this is outside what was held likely.
+OUTSIDE = 0.002
 #: Level of the tests of residuals; share of lags outside the bounds above which colour is a problem; standard deviation of
 #: standardised innovations, outside of which the noise is worth a look.
 ALPHA, COLOURED, SPREAD = 0.01, 0.3, (0.8, 1.25)
@@ -54,12 +57,13 @@ TABLE = (
     ),
     (
         "the record decides",
-        f"posterior standard deviation above {PRIOR_DECIDES:g} of the prior's",
+        f"posterior standard deviation above {PRIOR_DECIDES:g} of the prior's, of a parameter or a combination of two (both of "
+        f"normal scores by the prior); or less than {100 * OUTSIDE:g} % of the prior beyond the posterior's median",
         "more excitation, or a prior from knowledge instead of a guess",
     ),
     (
         "known in combination only",
-        f"correlation above {IN_COMBINATION:g}",
+        f"correlation of ranks (normal scores) above {IN_COMBINATION:g}",
         "fix one of the two, or use an excitation that distinguishes them",
     ),
     (
@@ -198,30 +202,39 @@ def _of_evidence(idata: Any) -> Iterator[Verdict]:
             yield Verdict("look", f"{text}: it is curved or has several modes. Compare the chains, take more particles.")
 
 
-def information(found: Diagnostics, prior: Diagnostics | None, correlation: np.ndarray) -> Iterator[Verdict]:
+def information(found: Learned) -> Iterator[Verdict]:
     """What the data said beyond the priors, and what they could not tell apart."""
-    if prior is not None:
-        where = {name: i for i, name in enumerate(prior.names)}
-        pairs = [(i, where[n]) for i, n in enumerate(found.names) if n in where and np.isfinite(prior.std[where[n]])]
-        wide = [found.names[i] for i, j in pairs if prior.std[j] > 0 and found.std[i] > PRIOR_DECIDES * prior.std[j]]
-        far = [
-            found.names[i] for i, j in pairs if not prior.low[j] - prior.std[j] <= found.mean[i] <= prior.high[j] + prior.std[j]
-        ]
+    if found.prior_draws:
+        few = max(OUTSIDE, 1 / found.prior_draws)
+        wide = [name for name, spread in zip(found.names, found.spread, strict=True) if spread > PRIOR_DECIDES]
+        far = [name for name, share in zip(found.names, found.beyond, strict=True) if share < few]
+        pair = _widest(found, wide)
         if wide:
             yield Verdict("look", f"The record says little about {_listed(wide)}: the prior decides.")
+        if pair:
+            text = f"The record says little about {_listed(pair)} apart from a combination of them"
+            yield Verdict("look", f"{text}: along it, the prior decides.")
         if far:
             yield Verdict(
                 "look", f"{_listed(far)} ended outside what the prior held likely: is the unit right, the prior too narrow?"
             )
-        if not wide and not far:
+        if not wide and not far and not pair:
             yield Verdict("good", "The record, not the priors, decides about every parameter.")
     if len(found.names) > 1:
-        size = np.abs(np.where(np.isfinite(correlation), correlation, 0.0)) - np.eye(len(found.names))
+        size = np.abs(np.where(np.isfinite(found.correlation), found.correlation, 0.0)) - np.eye(len(found.names))
         i, j = np.unravel_index(np.argmax(size), size.shape)
         if size[i, j] > IN_COMBINATION:
-            pair = f"{found.names[i]} and {found.names[j]}"
-            text = f"{pair} are known in combination only (correlation {correlation[i, j]:.3f})"
+            text = f"{found.names[i]} and {found.names[j]} are known in combination only"
+            text = f"{text} (correlation of their ranks {found.correlation[i, j]:.3f})"
             yield Verdict("look", f"{text}: each interval alone says less than it seems. Excite more, or fix one of them.")
+
+
+def _widest(found: Learned, known: Sequence[str]) -> list[str]:
+    """Two parameters of which one combination is as wide as the prior, though neither of them is; empty if there are none."""
+    alone = np.array([name not in known for name in found.names])
+    spread = np.where(np.outer(alone, alone) & np.isfinite(found.combined), found.combined, 0.0)
+    i, j = sorted(map(int, np.unravel_index(np.argmax(spread), spread.shape)))
+    return [found.names[i], found.names[j]] if spread[i, j] > PRIOR_DECIDES else []
 
 
 def coloured(tests: ResidualTests) -> str:
