@@ -222,11 +222,20 @@ def evidence_weights(values: Any, errors: Any) -> tuple[np.ndarray, np.ndarray]:
     """Posterior probabilities of models (K,) from their log evidences and the errors of these, and their standard deviations.
 
     The errors make the probabilities uncertain: mean and standard deviation over log evidences that are normally distributed
-    with them. Not a number where an evidence is not known; an error that is not known counts as none.
+    with them. Not a number where an evidence is not known. Where only an error is not known, neither is any probability's, and
+    the probabilities are those of the values as they are.
+
+    Examples
+    --------
+    >>> evidence_weights([-3.0, -3.0], [0.1, np.nan])
+    (array([0.5, 0.5]), array([nan, nan]))
     """
-    value, error = np.asarray(values, dtype=float), np.nan_to_num(np.asarray(errors, dtype=float))
+    value, error = np.asarray(values, dtype=float), np.asarray(errors, dtype=float)
+    unknown = np.full(len(value), np.nan)
     if np.isnan(value).any():
-        return np.full(len(value), np.nan), np.full(len(value), np.nan)
+        return unknown, unknown
+    if np.isnan(error).any():
+        return scipy.special.softmax(value), unknown
     scatter = np.random.default_rng(0).standard_normal((4000, len(value)))
     weights = scipy.special.softmax(value + error * np.concatenate([scatter, -scatter]), axis=1)
     return weights.mean(axis=0), weights.std(axis=0)
@@ -234,12 +243,17 @@ def evidence_weights(values: Any, errors: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _undecided(table: pd.DataFrame) -> dict[str, str]:
     """Models whose evidence is the best within its errors, and what that means; none where one is the best without doubt."""
-    value, error = table["log_evidence"], table["log_evidence_se"].fillna(0.0)
+    value, error = table["log_evidence"], table["log_evidence_se"]
     if len(value) < 2 or value.isna().any():
         return {}
     best = value.idxmax()
-    notes = {}
-    for name in value.index.drop(best):
+    notes = {
+        str(
+            name
+        ): "evidence: one run does not tell its error, so that these runs do not decide between the models; run several chains."
+        for name in value.index[error.isna()]
+    }
+    for name in value.index[error.notna()].drop(best, errors="ignore") if np.isfinite(error[best]) else []:
         apart, of = value[best] - value[name], float(np.hypot(error[best], error[name]))
         if apart < max(1.0, 2 * of):
             notes[str(name)] = (

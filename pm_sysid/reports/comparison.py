@@ -16,6 +16,8 @@ from pm_sysid.reports.blocks import Notes
 from pm_sysid.reports.comparison_page import Case, page
 from pm_sysid.reports.html import Page, fragment
 
+#: What stands for an error that the runs do not tell.
+UNKNOWN = "unknown"
 #: Criteria of a comparison.
 CRITERIA = ("DIC", "WAIC", "LOO")
 
@@ -30,8 +32,8 @@ class Comparison:
         One row a model, the best by LOO first. ``unknowns`` (scalar parameters); ``DIC``, ``WAIC``, ``LOO`` as deviances
         (lower is better), each with standard error ``.._se``, effective number of parameters ``p_..``, and difference from
         the best model ``d..`` with its standard error ``d.._se``; ``bad_k`` (points at which LOO is unreliable);
-        ``log_evidence`` and ``log_evidence_se``; ``weight_stacking``, ``weight_evidence`` with its
-        uncertainty ``weight_evidence_se``; and on the validation records
+        ``log_evidence`` and ``log_evidence_se`` (NaN: not known, as of one run of ``pm.sample_smc``); ``weight_stacking``,
+        ``weight_evidence`` with its uncertainty ``weight_evidence_se``; and on the validation records
         ``RMSE``, ``MSE`` and ``fit`` (percent) of the median of free runs, for several outputs with their names in brackets.
         NaN where there is none.
     dic, waic, loo : dict
@@ -99,11 +101,12 @@ class Comparison:
         if len(table) > 1:
             columns["LOO difference"] = _both(table["dLOO"], table["dLOO_se"], ".1f")
         if table["log_evidence"].notna().any():
-            columns["log evidence"] = _both(table["log_evidence"], table["log_evidence_se"], ".2f")
+            columns["log evidence"] = _both(table["log_evidence"], table["log_evidence_se"], ".2f", UNKNOWN)
         for name, title in (("weight_stacking", "stacking weight"), ("weight_evidence", "evidence weight")):
             if len(table) > 1 and table[name].notna().any():
                 error = table.get(f"{name}_se")
-                columns[title] = [_text(v, ".2f") for v in table[name]] if error is None else _both(table[name], error, ".2f")
+                both = None if error is None else _both(table[name], error, ".2f", UNKNOWN)
+                columns[title] = both or [_text(v, ".2f") for v in table[name]]
         return pd.DataFrame(columns, index=table.index)
 
 
@@ -111,6 +114,8 @@ def _text(value: float, form: str) -> str:
     return "" if np.isnan(value) else format(value, form)
 
 
-def _both(values: Any, errors: Any, form: str) -> list[str]:
+def _both(values: Any, errors: Any, form: str, unknown: str = "") -> list[str]:
+    """Values with their errors; ``unknown`` stands in the place of an error of a value that has none."""
     pairs = zip(values, errors, strict=True)
-    return [f"{_text(v, form)} ± {_text(e, form)}" if not np.isnan(e) else _text(v, form) for v, e in pairs]
+    shown = [(_text(v, form), unknown if np.isnan(e) else _text(e, form)) for v, e in pairs]
+    return [f"{value} ± {error}" if value and error else value for value, error in shown]

@@ -379,6 +379,33 @@ def test_the_report_of_several_outputs_and_of_models_without_a_filter(tmp_path: 
     assert len(figures(alone.to_html(str(tmp_path / "plain.html")).read_text(encoding="utf-8"))) == 2
 
 
+def with_evidence(values: list[float], **changed: Any) -> xr.DataTree:
+    """A posterior whose run of ``pm.sample_smc`` had these evidences in its chains."""
+    draws = np.random.default_rng(1).normal(1.0, 0.09, (len(values), 200))
+    statistics = xr.Dataset({"log_marginal_likelihood": (("chain", "stage"), np.array(values)[:, None])} | changed)
+    return xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), draws)}), "sample_stats": statistics})
+
+
+def constrained(potential: bool = False) -> pm.Model:
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 10.0)
+        if potential:
+            pm.Potential("positive", pm.math.switch(mu > 0, 0.0, -np.inf))
+        pm.Normal("y", mu, 0.2, observed=[0.9, 1.2, 0.8, 1.1, 1.0])
+    return model
+
+
+def test_an_error_of_an_evidence_that_is_not_known_is_not_taken_for_none() -> None:
+    one, several = with_evidence([-3.0]), with_evidence([-3.2, -3.3, -3.25])
+    result = sid.compare_models({"one": (constrained(), one), "several": (constrained(), several)})
+    assert result.table["weight_evidence_se"].isna().all() and result.table["weight_evidence"].sum() == pytest.approx(1.0)
+    assert result._short().loc["one", "log evidence"] == "-3.00 ± unknown"
+    assert all(text.endswith("± unknown") for text in result._short()["evidence weight"])
+    assert any("these runs do not decide between the models; run several chains" in n for n in result.notes["one"])
+    assert not any("do not decide" in n for n in result.notes.get("several", ()))
+    assert "± unknown" in str(sid.log_evidence(one)) and "nan" not in str(sid.log_evidence(one))
+
+
 def test_chains_that_have_not_mixed_are_noted_and_mark_every_number() -> None:
     rng = np.random.default_rng(1)
     with pm.Model() as model:

@@ -84,15 +84,20 @@ class Evidence(NamedTuple):
     chains: np.ndarray
     doubt: str = ""
 
+    @property
+    def number(self) -> str:
+        """Value and error in words; one run of ``pm.sample_smc`` does not tell its error."""
+        return f"log evidence {self.value:.2f} ± {'unknown' if np.isnan(self.error) else format(self.error, '.2g')}"
+
     def __str__(self) -> str:
         """Value and error, those of the chains, and what is in doubt."""
         chains = ", ".join(f"{v:.2f}" for v in np.ravel(self.chains))
-        said = f"log evidence {self.value:.2f} ± {self.error:.2g} (of the chains: {chains})"
+        said = f"{self.number} (of the chains: {chains})"
         return f"{said}\nin doubt: {self.doubt}" if self.doubt else said
 
     def _repr_html_(self) -> str:
         """Value and error for a notebook, and what is in doubt."""
-        said = html_line(f"log evidence {self.value:.2f} ± {self.error:.2g}", strong=True)
+        said = html_line(self.number, strong=True)
         chains = ", ".join(f"{v:.2f}" for v in np.ravel(self.chains))
         return said + html_line(f"of the chains: {chains}") + (html_line(f"in doubt: {self.doubt}") if self.doubt else "")
 
@@ -110,6 +115,7 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
     Evidence
         ``value``: logarithm of the mean of the chains' estimates. ``error``: from the weights of each run where it reports
         that, and at least what the chains' differences say, also of chains that went on together because they differed.
+        NaN if one chain of ``pm.sample_smc`` does not tell it.
         ``chains``: their estimates. ``doubt``: why the value cannot be trusted, in words; empty if nothing is known against it.
 
     Raises
