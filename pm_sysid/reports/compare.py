@@ -26,7 +26,7 @@ from pm_sysid.reports.comparison import CRITERIA, Comparison
 from pm_sysid.reports.comparison_page import Case
 from pm_sysid.reports.validation import Validation
 from pm_sysid.sampling.convergence import mixing
-from pm_sysid.sampling.smc.stages import Evidence, log_evidence
+from pm_sysid.sampling.smc.stages import Evidence, log_evidence, stages
 
 
 def compare_models(
@@ -64,8 +64,9 @@ def compare_models(
     -----
     What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed. The
     evidence is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
-    weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Stacking weights
-    are those of ``az.compare`` from LOO (Yao et al. 2018).
+    weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model has
+    potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights are
+    those of ``az.compare`` from LOO (Yao et al. 2018).
     Compare Green (2015), Table 2.
 
     Examples
@@ -127,7 +128,8 @@ def compare_models(
         _differences(table, criterion, found[criterion])
     table["weight_stacking"] = _stacking(found["LOO"]) if len(found["LOO"]) == len(pairs) else np.nan
     table["weight_evidence"], table["weight_evidence_se"] = evidence_weights(table["log_evidence"], table["log_evidence_se"])
-    for name, note in _undecided(table).items():
+    runs = {name: sequential.get(name, idata) for name, (_, idata) in pairs.items()}
+    for name, note in (*_undecided(table).items(), *_not_normalised({n: m for n, (m, _) in pairs.items()}, runs).items()):
         notes[name] = (*notes[name], note)
     table = table.sort_values(["LOO", "WAIC", "DIC"])[_order(table.columns)]
     said_of = {name: some for name, some in notes.items() if some}
@@ -260,6 +262,24 @@ def _undecided(table: pd.DataFrame) -> dict[str, str]:
                 f"evidence: it does not decide between {best!r} and {name!r}: logarithms {apart:.2f} +- {of:.2f} apart."
             )
     return notes
+
+
+def _not_normalised(models: Mapping[str, pm.Model], runs: Mapping[str, Any]) -> dict[str, str]:
+    """Models with potentials whose evidence is not normalised by these, where that of others is."""
+    known = {name: stages(run) for name, run in runs.items() if not np.isnan(_evidence(run).value)}
+    normalised = [name for name, statistics in known.items() if "log_evidence" in statistics]
+    if not normalised:
+        return {}
+    return {
+        name: f"evidence: it cannot be compared with that of {_listed(normalised)}: pm.sample_smc takes potentials as they "
+        "are, sample_ibis and sample normalise the prior that these leave. Sample all models in one way."
+        for name in known
+        if name not in normalised and models[name].potentials
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: list[str]) -> Case:

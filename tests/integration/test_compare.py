@@ -406,6 +406,28 @@ def test_an_error_of_an_evidence_that_is_not_known_is_not_taken_for_none() -> No
     assert "± unknown" in str(sid.log_evidence(one)) and "nan" not in str(sid.log_evidence(one))
 
 
+def test_evidences_of_two_definitions_are_not_compared() -> None:
+    """With a potential, ``pm.sample_smc`` does not normalise the prior, and ``sample_ibis`` does."""
+    ours = {
+        cut: sid.sample_ibis(300, model=constrained(cut), chains=2, cores=1, random_seed=1, progressbar=False)
+        for cut in (False, True)
+    }
+    masses = [float(sid.stages(ours[cut])["log_prior_mass"][0, -1]) for cut in (False, True)]
+    assert masses[0] == 0.0 and masses[1] == pytest.approx(np.log(0.5), abs=0.1)
+    theirs = with_evidence([-3.2, -3.3, -3.25])
+
+    def noted(mine: bool, other: bool) -> list[str]:
+        pairs = {"mine": (constrained(mine), ours[mine]), "other": (constrained(other), theirs)}
+        notes = sid.compare_models(pairs).notes
+        assert not any("cannot be compared" in n for n in notes.get("mine", ()))
+        return [n for n in notes.get("other", ()) if "cannot be compared" in n]
+
+    assert "with that of 'mine'" in noted(True, True)[0] and noted(False, True)
+    assert not noted(True, False) and not noted(False, False)
+    both = {"a": (constrained(True), theirs), "b": (constrained(True), theirs)}
+    assert not any("cannot be compared" in n for some in sid.compare_models(both).notes.values() for n in some)
+
+
 def test_chains_that_have_not_mixed_are_noted_and_mark_every_number() -> None:
     rng = np.random.default_rng(1)
     with pm.Model() as model:

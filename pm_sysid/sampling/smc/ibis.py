@@ -46,6 +46,7 @@ STATISTICS = {
     "log_product_se": float,
     "log_around": float,
     "log_around_se": float,
+    "log_prior_mass": float,
 }
 #: Columns of the progress bar.
 COLUMNS = {"sample": "Samples", "ess": "ESS", "accepted": "Accept", "evidence": "log Z"}
@@ -264,6 +265,7 @@ class IBIS(SMC_KERNEL):
             "log_product_se": float(np.sqrt(state.product_variance)),
             "log_around": state.log_around,
             "log_around_se": float(np.sqrt(state.around_variance)),
+            "log_prior_mass": state.log_mass,
             "ess_path": self.sequential.path(state),
         }
 
@@ -359,7 +361,9 @@ class IBIS(SMC_KERNEL):
             )
         self._clock, self._counted = time.perf_counter(), state.evaluations
         self.rng.bit_generator.state = saved.generator
-        self.stages = [{**stage, "ess_path": np.array(stage["ess_path"])} for stage in saved.stages]
+        # A stage of an earlier version does not have the mass, which is that of the whole run.
+        mass = {"log_prior_mass": state.log_mass}
+        self.stages = [{**mass, **stage, "ess_path": np.array(stage["ess_path"])} for stage in saved.stages]
         self.replay = [dict(stage) for stage in self.stages]
         if self.store_stages:
             for number, stage in enumerate(self.replay, start=1):
