@@ -177,6 +177,11 @@ REFERENCES = (
         "Mechanical Systems and Signal Processing 196, 110300", "10.1016/j.ymssp.2023.110300",
     ),
     Reference(
+        "Newey and West", 1987,
+        "A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix",
+        "Econometrica 55(3), 703-708", "10.2307/1913610",
+    ),
+    Reference(
         "Owen and Zhou", 2000, "Safe and effective importance sampling",
         "Journal of the American Statistical Association 95(449), 135-143", "10.1080/01621459.2000.10473909",
     ),
