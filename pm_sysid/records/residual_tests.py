@@ -37,6 +37,8 @@ class ResidualTests:
         Mean and standard deviation of the residuals: near 0 and 1 if they are standardised and noise and model are correct.
     mean_se : float
         Standard error of the mean, with what the autocorrelation adds to it.
+    std_se : float
+        Standard error of the standard deviation, by the kurtosis of the residuals, for white ones.
     lags : int
         Largest lag, in samples.
     ljung_box, ljung_box_p : float
@@ -60,6 +62,7 @@ class ResidualTests:
     mean: float
     std: float
     mean_se: float
+    std_se: float
     lags: int
     ljung_box: float
     ljung_box_p: float
@@ -188,6 +191,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         mean=float(np.nanmean(e)),
         std=std,
         mean_se=std * float(np.sqrt(max(long_run(r), 1.0) / count)),
+        std_se=std * float(np.sqrt(max(scipy.stats.kurtosis(e, fisher=False, nan_policy="omit") - 1, 0.0) / (4 * count))),
         lags=lags,
         ljung_box=statistic,
         ljung_box_p=float(scipy.stats.chi2.sf(statistic, lags)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,8 +25,10 @@ PRIOR_DECIDES, IN_COMBINATION = 0.8, 0.95
 #: Share of the prior beyond the posterior's median below which this is outside what was held likely.
 OUTSIDE = 0.002
 #: Level of the tests of residuals; share of lags outside the bounds above which colour is a problem; standard deviation of
-#: standardised innovations, outside of which the noise is worth a look.
+#: standardised innovations, outside of which the noise is worth a look whatever its error.
 ALPHA, COLOURED, SPREAD = 0.01, 0.3, (0.8, 1.25)
+#: Factor by which this standard deviation may be off however significant that is.
+SPREAD_SURE = 1.1
 #: Mean of residuals, in their standard deviations, up to which an offset is of no consequence however significant, and above
 #: which it is a problem.
 OFFSET = (0.05, 0.5)
@@ -80,7 +83,8 @@ TABLE = (
     ),
     (
         "size of the innovations",
-        f"standard deviation outside {SPREAD[0]:g} to {SPREAD[1]:g} of what the model says",
+        f"standard deviation outside {SPREAD[0]:g} to {SPREAD[1]:g} of what the model says, or more than "
+        f"{100 * (SPREAD_SURE - 1):.0f} % off and significant at the {100 * ALPHA:g} % level",
         "check the noise",
     ),
     (
@@ -251,6 +255,12 @@ def _off_centre(tests: ResidualTests) -> bool:
     return tests.mean_p <= ALPHA and abs(tests.mean) > OFFSET[0] * tests.std
 
 
+def _off_size(tests: ResidualTests) -> bool:
+    """Whether standardised residuals have another standard deviation than one, by no chance, and enough to matter."""
+    errors = abs(tests.std - 1) / max(tests.std_se, np.finfo(float).tiny)
+    return not 1 / SPREAD_SURE < tests.std < SPREAD_SURE and 2 * NormalDist().cdf(-errors) <= ALPHA
+
+
 def _mean(tests: ResidualTests) -> str:
     """Mean of residuals in numbers."""
     size, errors = tests.mean / tests.std, abs(tests.mean) / tests.mean_se
@@ -304,7 +314,7 @@ def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iter
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
         text = f"Innovations of {output} follow {tests.the_input} ({at})"
         yield Verdict("look", f"{text}: part of its effect is not in the model.")
-    if not SPREAD[0] < tests.std < SPREAD[1]:
+    if not SPREAD[0] < tests.std < SPREAD[1] or _off_size(tests):
         text = f"Innovations of {output} have {tests.std:.2f} times the standard deviation that the model says"
         yield Verdict("look", f"{text}: check its noise.")
     if not tests.jarque_bera_p > ALPHA:

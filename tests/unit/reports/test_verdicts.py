@@ -110,6 +110,24 @@ def test_an_offset_that_matters_is_no_noise(offset: float, expected: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("count", "size", "expected"),
+    [
+        (400, 1.0, "good"),
+        (400, 1.19, "look"),
+        (400, 0.83, "look"),
+        (100, 1.15, "good"),
+        (100, 1.3, "look"),
+        (20_000, 1.08, "good"),
+    ],
+)
+def test_a_size_of_the_noise_is_judged_by_its_own_error(count: int, size: float, expected: str) -> None:
+    noise = np.random.default_rng(4).standard_normal(count)
+    told = list(verdicts.residual("y", residual_tests(size * (noise - noise.mean()) / noise.std())))
+    assert ("look" in [v.level for v in told]) == (expected == "look")
+    assert any(f"{size:.2f} times the standard deviation" in v.text for v in told) == (expected == "look")
+
+
+@pytest.mark.parametrize(
     "r_hat, ess, expected",
     [
         (1.005, 900.0, ["good", "good"]),
