@@ -129,6 +129,10 @@ REFERENCES = (
         "10.1109/ACC.2002.1025369",
     ),
     Reference(
+        "Koenker", 1981, "A note on studentizing a test for heteroscedasticity",
+        "Journal of Econometrics 17(1), 107-112", "10.1016/0304-4076(81)90062-2",
+    ),
+    Reference(
         "Krämer and Hennig", 2020, "Stable implementation of probabilistic ODE solvers",
         "Journal of Machine Learning Research 25 (2024)", "10.48550/arXiv.2012.10106",
     ),
@@ -153,6 +157,11 @@ REFERENCES = (
         "Longbottom, Champneys and Rogers", 2024,
         "Probabilistic numeric SMC sampling for Bayesian nonlinear system identification in continuous time", "Preprint",
         "10.48550/arXiv.2404.12923",
+    ),
+    Reference(
+        "MacKinnon and White", 1985,
+        "Some heteroskedasticity-consistent covariance matrix estimators with improved finite sample properties",
+        "Journal of Econometrics 29(3), 305-325", "10.1016/0304-4076(85)90158-7",
     ),
     Reference(
         "Marchenko and Pastur", 1967, "Distribution of eigenvalues for some sets of random matrices",
@@ -282,6 +291,10 @@ REFERENCES = (
         "Watanabe", 2010,
         "Asymptotic equivalence of Bayes cross validation and widely applicable information criterion in singular learning "
         "theory", "Journal of Machine Learning Research 11, 3571-3594", "10.48550/arXiv.1004.2316",
+    ),
+    Reference(
+        "White", 1980, "A heteroskedasticity-consistent covariance matrix estimator and a direct test for heteroskedasticity",
+        "Econometrica 48(4), 817-838", "10.2307/1912934",
     ),
     Reference(
         "Wilkinson", 2013,
