@@ -38,7 +38,7 @@ class ResidualTests:
     mean_se : float
         Standard error of the mean, with what the autocorrelation adds to it.
     std_se : float
-        Standard error of the standard deviation, by the kurtosis of the residuals, for white ones.
+        Standard error of the standard deviation of white residuals, by their kurtosis, and at least that of normal ones.
     lags : int
         Largest lag, in samples.
     ljung_box, ljung_box_p : float
@@ -191,7 +191,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         mean=float(np.nanmean(e)),
         std=std,
         mean_se=std * float(np.sqrt(max(long_run(r), 1.0) / count)),
-        std_se=std * float(np.sqrt(max(scipy.stats.kurtosis(e, fisher=False, nan_policy="omit") - 1, 0.0) / (4 * count))),
+        std_se=std * float(np.sqrt((2 + max(scipy.stats.kurtosis(e, nan_policy="omit"), 0.0)) / (4 * count))),
         lags=lags,
         ljung_box=statistic,
         ljung_box_p=float(scipy.stats.chi2.sf(statistic, lags)),
