@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -40,6 +40,7 @@ from pm_sysid.sampling.abc.settings import (
     prior_probabilities,
 )
 from pm_sysid.sampling.abc.simulations import Simulations
+from pm_sysid.sampling.abc.unit_cube import ConstraintMass
 from pm_sysid.sampling.executors import Execution, backend
 from pm_sysid.storage import check_seed, locked
 
@@ -108,7 +109,8 @@ def sample_abc_ns(
         A group for each model with its ``posterior`` (one chain, draws of equal weight; none for a model that died out).
         ``populations``: ``model_probability``, the posterior probability of each model; ``model_mass``, its prior mass below
         the last threshold times its prior probability, measured by fresh candidates, with the standard error
-        ``model_mass_se``; by round, ``threshold``, ``best``
+        ``model_mass_se``; ``model_probability_se``, the standard error of the probabilities by both, at least what those
+        of the particles and of the fresh candidates differ by; by round, ``threshold``, ``best``
         (smallest distance), ``acceptance``, ``simulations`` (so far), ``ess``, ``seconds``, and by round and model
         ``probability``, ``share``, ``log_mass`` (the running estimate of the mass) and ``log_volume`` of the ellipsoid.
         ``particles``: the last population, with ``model``, ``distance``, ``weight`` and ``point`` in the unit cube. The
@@ -214,10 +216,19 @@ class Run:
     def __post_init__(self) -> None:
         self.begin = time.perf_counter()
         self.sizes = [cube.size for cube in self.simulations.cubes]
-        self.log_mass = np.array([cube.log_mass for cube in self.simulations.cubes])
         simulations = self.simulations
         make = partial(Simulations, simulations.models, simulations.distance)
         self.backend = backend(simulations, make, self.execution.executor)
+
+    @cached_property
+    def constraints(self) -> list[ConstraintMass]:
+        """Prior mass that the constraints leave of each model, from draws with the seed of the run."""
+        return [cube.constraint_mass([self.seed, k, 4]) for k, cube in enumerate(self.simulations.cubes)]
+
+    @property
+    def log_mass(self) -> np.ndarray:
+        """Logarithm of the prior mass that the constraints leave, by model."""
+        return np.array([mass.log for mass in self.constraints])
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -282,7 +293,8 @@ class Run:
         np.add.at(squares, (part, population.model), weight**2)
         counts = np.array([count for count, _ in drawn], dtype=float)[:, None]
         variance = counts / (counts - 1) * (squares - sums**2 / counts)
-        return Masses(sums.sum(axis=0), np.sqrt(np.maximum(variance, 0.0).sum(axis=0)))
+        constraint = np.array([mass.error for mass in self.constraints])
+        return Masses(sums.sum(axis=0), np.sqrt(np.maximum(variance, 0.0).sum(axis=0)), constraint)
 
     def _save(self, saved: ABCCheckpoint | None) -> None:
         """Write what a round has reached, if there is a checkpoint."""

@@ -26,23 +26,49 @@ type History = list[dict[str, Any]]
 
 #: Differences of probabilities in standard errors, and at least this large, from which on they contradict each other.
 FAR, LEAST = 4.0, 0.05
+#: Relative standard error of the prior mass that constraints leave above which it is said.
+CONSTRAINT_ERROR = 0.05
 
 
 class Masses(NamedTuple):
-    """Prior mass of each model below a threshold, times its prior probability, with standard errors; both (K,)."""
+    """Prior mass of each model below a threshold, times its prior probability, with standard errors; all (K,).
+
+    ``constraint`` is the relative standard error of the prior mass that constraints leave, which the masses share with the
+    particles of the run; None for none.
+    """
 
     value: np.ndarray
     error: np.ndarray
+    constraint: np.ndarray | None = None
+
+    @property
+    def total_error(self) -> np.ndarray:
+        """Standard errors with those of the constraints."""
+        shared = 0.0 if self.constraint is None else self.constraint
+        result: np.ndarray = np.hypot(self.error, self.value * shared)
+        return result
+
+    def shares(self, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Masses as parts of their sum, which is positive, and the standard errors of these for ``error`` of the masses."""
+        total = float(self.value.sum())
+        measured = self.value / total
+        # Of a ratio, by its linear terms.
+        own, all_others = (1 - measured) * error, np.sqrt(np.sum(error**2) - error**2)
+        return measured, np.hypot(own, measured * all_others) / total
+
+    def probability_error(self, probability: np.ndarray) -> np.ndarray:
+        """Standard errors of probabilities of the models; at least what they and these masses differ by."""
+        if not self.value.sum() > 0:
+            return np.full(len(probability), np.nan)
+        measured, error = self.shares(self.total_error)
+        result: np.ndarray = np.maximum(error, np.abs(measured - probability))
+        return result
 
     def against(self, probability: np.ndarray, names: Sequence[str]) -> str:
         """What these masses have against probabilities of the models, in words; empty if nothing."""
-        total = float(self.value.sum())
-        if not total > 0:
+        if not self.value.sum() > 0:
             return "no fresh candidate came below the last threshold: the masses of the models are not known."
-        measured = self.value / total
-        # Of a ratio, by its linear terms.
-        own, all_others = (1 - measured) * self.error, np.sqrt(np.sum(self.error**2) - self.error**2)
-        error = np.hypot(own, measured * all_others) / total
+        measured, error = self.shares(self.error)
         away = np.abs(measured - probability)
         if not np.any(away > np.maximum(FAR * error, LEAST)):
             return ""
@@ -50,6 +76,17 @@ class Masses(NamedTuple):
         return (
             f"the probability of {names[k]!r} is {probability[k]:.2f} by the particles of the run, and {measured[k]:.2f} +- "
             f"{error[k]:.2f} by fresh candidates: the run lost a part of a model on its way. Take more particles."
+        )
+
+    def of_constraints(self, names: Sequence[str]) -> str:
+        """Which prior masses that constraints leave are hardly known, in words; empty if none."""
+        shared = np.zeros(len(names)) if self.constraint is None else self.constraint
+        few = [f"{names[k]!r} to {shared[k]:.0%}" for k in range(len(names)) if shared[k] > CONSTRAINT_ERROR]
+        if not few:
+            return ""
+        return (
+            f"few prior draws obey the constraints, and the prior mass that these leave is known of {', '.join(few)} only: "
+            "write the constraint into the priors."
         )
 
 
@@ -116,16 +153,24 @@ def result(
         (rows,) = np.nonzero(population.model == k)
         if len(rows):
             groups[f"{name}/posterior"] = _posterior(model, cubes[k], population, rows, rng)
-    unknown = np.full(len(models), np.nan)
-    value, error = (unknown, unknown) if masses is None else masses
-    groups["populations"] = _rounds(list(models), history).assign(model_mass=("model", value), model_mass_se=("model", error))
-    doubt = "" if masses is None else masses.against(population.probability(len(models)), list(models))
+    unknown, names, probability = np.full(len(models), np.nan), list(models), population.probability(len(models))
+    rounds, doubt = _rounds(names, history), ""
+    if masses is None:
+        rounds = rounds.assign({name: ("model", unknown) for name in ("model_mass", "model_mass_se", "model_probability_se")})
+    else:
+        rounds = rounds.assign(
+            model_mass=("model", masses.value),
+            model_mass_se=("model", masses.total_error),
+            model_probability_se=("model", masses.probability_error(probability)),
+        )
+        said = [masses.against(probability, names), masses.of_constraints(names)]
+        doubt = " ".join(text for text in said if text)
+    groups["populations"] = rounds
     if doubt:
         _log.warning("sample_abc_ns: %s", doubt)
-    names = np.array(list(models))
     groups["particles"] = xr.Dataset(
         {
-            "model": ("particle", names[population.model]),
+            "model": ("particle", np.array(names)[population.model]),
             "distance": ("particle", population.distance),
             "weight": ("particle", population.weight),
             "point": (("particle", "coordinate"), population.points),

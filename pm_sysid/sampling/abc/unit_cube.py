@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -14,10 +15,18 @@ from pytensor.graph.basic import Variable
 from pm_sysid.likelihood.coordinates import element_labels, for_each_particle
 from pm_sysid.recurrence.functions import compiled
 
-#: Prior draws from which the prior mass that the constraints leave is estimated.
-CONSTRAINT_DRAWS = 100_000
+#: Prior draws at a time from which the prior mass that the constraints leave is estimated, at most so many times, and the
+#: relative standard error that is enough.
+CONSTRAINT_DRAWS, MOST_BATCHES, RELATIVE_ERROR = 100_000, 200, 0.02
 #: Distance of the cube's faces from 0 and 1, where many distributions are infinite.
 EDGE = 1e-15
+
+
+class ConstraintMass(NamedTuple):
+    """Prior mean of the exponential of the potentials: its logarithm, and its relative standard error."""
+
+    log: float
+    error: float
 
 
 class Cube:
@@ -60,18 +69,27 @@ class Cube:
             found: np.ndarray = function(np.clip(points, EDGE, 1 - EDGE))
         return np.where(np.isnan(found), -np.inf, found)
 
-    @cached_property
+    @property
     def log_mass(self) -> float:
-        """Logarithm of the prior mean of the exponential of the potentials, which normalises the constrained prior."""
+        """Logarithm of the prior mean of the exponential of the potentials, by draws with the seed 0."""
+        return self.constraint_mass([0]).log
+
+    def constraint_mass(self, seed: Sequence[int]) -> ConstraintMass:
+        """What normalises the constrained prior, by prior draws until its error is small or there have been many."""
         if not self.model.potentials:
-            return 0.0
-        points = np.random.default_rng(0).random((CONSTRAINT_DRAWS, self.size))
-        mass = float(np.mean(np.exp(self.log_potential(points))))
-        if not 0 < mass < np.inf:
+            return ConstraintMass(0.0, 0.0)
+        rng = np.random.default_rng(seed)
+        draws, total, squares, error = 0, 0.0, 0.0, np.inf
+        while error > RELATIVE_ERROR and draws < MOST_BATCHES * CONSTRAINT_DRAWS:
+            weight = np.exp(self.log_potential(rng.random((CONSTRAINT_DRAWS, self.size))))
+            draws, total, squares = draws + len(weight), total + float(weight.sum()), squares + float(weight @ weight)
+            if total > 0:
+                error = float(np.sqrt(max(squares / total**2 - 1 / draws, 0.0)))
+        if not 0 < total < np.inf:
             raise ValueError(
-                f"none of {CONSTRAINT_DRAWS} prior draws obeys the model's potentials; the constraints contradict the priors."
+                f"none of {draws} prior draws obeys the model's potentials; the constraints contradict the priors."
             )
-        return float(np.log(mass))
+        return ConstraintMass(float(np.log(total / draws)), error)
 
     @cached_property
     def _functions(self) -> tuple[Any, Any]:
