@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pm_sysid.arguments import place
-from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid
+from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid, Pieces
 from pm_sysid.sampling.abc.population import COLUMNS, Population, ProposalDistribution, ProposalProbabilities, Region
 from pm_sysid.storage import check_identity, plain, read, write
 
@@ -40,9 +40,12 @@ class ABCCheckpoint:
                 for kind, part in (region._asdict() if region else {}).items():
                     if isinstance(part, Cover):
                         arrays[f"{kind}_{r}_{k}_mean"], arrays[f"{kind}_{r}_{k}_root"] = part.centres, part.roots
+                    elif isinstance(part, Pieces):
+                        arrays[f"{kind}_{r}_{k}_shares"] = part.shares
+                        for j, ellipsoid in enumerate(part.ellipsoids):
+                            arrays |= _arrays(ellipsoid, f"{kind}_{r}_{k}_{j}")
                     elif part is not None:
-                        arrays[f"{kind}_{r}_{k}_mean"] = part.mean
-                        arrays[f"{kind}_{r}_{k}_root"] = np.empty((0, 0)) if part.root is None else part.root
+                        arrays |= _arrays(part, f"{kind}_{r}_{k}")
         rest = {
             "abc_ns": self.identity,
             "seed": state.seed,
@@ -80,18 +83,33 @@ class ABCCheckpoint:
         return RunState(int(rest["seed"]), populations, rest["history"], mixture)
 
 
+def _arrays(ellipsoid: Ellipsoid, key: str) -> dict[str, np.ndarray]:
+    """Arrays of an ellipsoid under a name."""
+    found = {f"{key}_mean": ellipsoid.mean, f"{key}_root": np.empty((0, 0)) if ellipsoid.root is None else ellipsoid.root}
+    return found if ellipsoid.free is None else found | {f"{key}_free": ellipsoid.free.astype(float)}
+
+
+def _ellipsoid(arrays: dict[str, np.ndarray], key: str) -> Ellipsoid | None:
+    """Ellipsoid that has been saved under a name, if there is one."""
+    root, free = arrays.get(f"{key}_root"), arrays.get(f"{key}_free")
+    if root is None:
+        return None
+    return Ellipsoid(arrays[f"{key}_mean"], root if root.size else None, None if free is None else free > 0)
+
+
 def _region(arrays: dict[str, np.ndarray], key: str) -> Region | None:
     """Region of a model in a population, or None if it had died out."""
-
-    def part(kind: str) -> tuple[np.ndarray, np.ndarray] | None:
-        root = arrays.get(f"{kind}_{key}_root")
-        return None if root is None else (arrays[f"{kind}_{key}_mean"], root)
-
-    standard, shrunken, local = part("standard"), part("shrunken"), part("local")
+    standard, local, shares = (
+        _ellipsoid(arrays, f"standard_{key}"),
+        arrays.get(f"local_{key}_root"),
+        arrays.get(f"pieces_{key}_shares"),
+    )
     if standard is None:
         return None
+    found = [_ellipsoid(arrays, f"pieces_{key}_{j}") for j in range(0 if shares is None else len(shares))]
     return Region(
-        Ellipsoid(standard[0], standard[1] if standard[1].size else None),
-        None if shrunken is None else Ellipsoid(*shrunken),
-        None if local is None else Cover(*local),
+        standard,
+        _ellipsoid(arrays, f"shrunken_{key}"),
+        None if local is None else Cover(arrays[f"local_{key}_mean"], local),
+        None if shares is None else Pieces(tuple(e for e in found if e is not None), shares),
     )

@@ -26,6 +26,7 @@ from pm_sysid.sampling.abc.population import (
     ProposalProbabilities,
     gathered,
     initial_proposals,
+    living_parts,
     next_proposals,
     next_threshold,
     picked,
@@ -133,6 +134,9 @@ def sample_abc_ns(
     number in a model nor their variance is that of a posterior. ``probability`` is the share of the weight, and is right
     whatever the ellipsoids; ``ess`` says how good. ``share`` is kept for comparison. Thresholds drop the share of the number
     or of the weight, whichever leaves less, so that a model does not hold up the others at its own best.
+
+    Coordinates that a model's particles fill are left free, separate regions have ellipsoids of their own, and a region with 1 %
+    of the weight or more is left enough particles to tell the next ellipsoid.
 
     Ellipsoids live in the unit cube of the priors, where uniform and log-uniform priors are what they are in the paper and
     any other prior is right too. Constraints cut the prior, which is normalised again.
@@ -363,7 +367,7 @@ class Run:
         now, drop = self.populations[-1], self.thresholds.alpha0
         if len(self.populations) > 1:
             drop = share_to_drop(self.populations[-2], now, self.thresholds.alpha_min, len(self.sizes))
-        threshold = next_threshold(now, drop)
+        threshold = next_threshold(now, drop, living_parts(now, self.mixture[-1][1], self.proposals.enlarge))
         active = now.below(threshold)
         if not len(active):  # more than a share of the particles is at the very same distance
             threshold = float(np.nextafter(now.distance.min(), np.inf))

@@ -10,10 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid, around, cover, whole_cube
+from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid, Pieces, around, cover, pieces, whole_cube
 
 #: No more than this share of a population is dropped at a time.
 MOST_DROPPED = 0.9
+#: Effective particles that each piece of a model keeps, for each of its coordinates and one more, and the part that it keeps if
+#: it has hardly more; for pieces with at least this share of the weight.
+KEPT, KEPT_PART, LIVING = 5, 0.5, 0.01
+#: A model of fewer particles is proposed more often, at most by this factor.
+MOST_OFTEN = 10.0
+#: Share of the draws from the ellipsoid of all particles where these lie in separate pieces.
+DEFENSIVE = 0.1
 #: Arrays of a population.
 COLUMNS = ("model", "points", "distance", "log_prior", "log_pool")
 #: Most local ellipsoids of a model.
@@ -111,18 +118,55 @@ class Population:
         return replace(self, **columns)
 
 
-def next_threshold(population: Population, drop: float) -> float:
+class Part(NamedTuple):
+    """Particles of a piece of a model, and how many effective ones a fall of the threshold must leave of it."""
+
+    rows: np.ndarray
+    kept: float
+
+
+def living_parts(population: Population, proposals: ProposalDistribution, enlarge: float) -> list[Part]:
+    """Separate pieces of all models that have a weight worth keeping.
+
+    A steep fall may leave so few particles of a piece that the next ellipsoid misses most of it; after one or two such rounds
+    it has died, however large its share is.
+    """
+    weight, parts = population.weight, []
+    for k, region in enumerate(proposals.regions):
+        (mine,) = np.nonzero(population.model == k)
+        if region is None or not len(mine):
+            continue
+        d = proposals.sizes[k]
+        points, kernel = population.points[mine, :d], kernel_weights(population.distance[mine], population.threshold)
+        for piece, _ in pieces(points, kernel, enlarge, around(points, kernel, enlarge, region.standard)):
+            rows = mine[piece]
+            total = float(weight[rows].sum())
+            if total >= LIVING:
+                effective = total**2 / float(np.sum(weight[rows] ** 2))
+                parts.append(Part(rows, min(KEPT * (d + 1), KEPT_PART * effective)))
+    return parts
+
+
+def next_threshold(population: Population, drop: float, parts: Sequence[Part] = ()) -> float:
     """Threshold under which a share of the particles is dropped (Algorithm 1, lines 13-15; Algorithm 2, lines 12-14).
 
     It is the same share of the number or of the weight of the particles, whichever leaves less: particles of a model that has
-    come as close as it can are many, and their weight is nothing.
+    come as close as it can are many, and their weight is nothing. Each part is left the effective
+    particles that it asks for.
     """
     order = np.argsort(population.distance)[::-1]
     n, share = len(order), min(drop, MOST_DROPPED)
     by_number = max(1, math.floor(share * n))
     by_weight = 1 + int(np.searchsorted(np.cumsum(population.weight[order]), share))
     index = min(max(by_number, by_weight), max(1, math.floor(MOST_DROPPED * n)))
-    return float(population.distance[order[index - 1]])
+    threshold = float(population.distance[order[index - 1]])
+    for rows, kept in parts:
+        nearest = rows[np.argsort(population.distance[rows])]
+        weight = population.weight[nearest]
+        effective = np.cumsum(weight) ** 2 / np.cumsum(weight**2)
+        needed = nearest[min(int(np.argmax(effective >= kept)), len(nearest) - 1)]
+        threshold = max(threshold, float(np.nextafter(population.distance[needed], np.inf)))
+    return min(threshold, float(population.distance[order[0]]))
 
 
 def share_to_drop(before: Population, now: Population, least: float, n_models: int) -> float:
@@ -150,11 +194,15 @@ def kernel_weights(distance: np.ndarray, threshold: float) -> np.ndarray:
 
 
 class Region(NamedTuple):
-    """Where a model's candidates come from: the ellipsoid of its particles, the shrunken one at the best, small local ones."""
+    """Where a model's candidates come from: the ellipsoid of its particles, the shrunken one at the best, small local ones.
+
+    Where the particles lie in separate pieces, most candidates of the first come from the pieces' own ellipsoids.
+    """
 
     standard: Ellipsoid
     shrunken: Ellipsoid | None = None
     local: Cover | None = None
+    pieces: Pieces | None = None
 
 
 class ProposalProbabilities(NamedTuple):
@@ -202,7 +250,10 @@ class ProposalDistribution:
             d = self.sizes[k]
             choice = rng.random(len(rows))[:, None]
             normal, radius, flat = rng.standard_normal((len(rows), d)), rng.random(len(rows)), rng.random((len(rows), d))
-            drawn = flat if region.standard.root is None else region.standard.draw(normal, radius)
+            drawn = region.standard.draw(normal, radius, flat)
+            if region.pieces is not None:
+                which, wide = rng.random((2, len(rows)))
+                drawn = np.where(wide[:, None] < DEFENSIVE, drawn, region.pieces.draw(which, normal, radius, flat))
             if region.shrunken is not None:
                 drawn = np.where(choice < self.probabilities.shrunken, region.shrunken.draw(normal, radius), drawn)
             if region.local is not None:
@@ -228,6 +279,9 @@ class ProposalDistribution:
             total: np.ndarray = np.where(
                 region.standard.holds(points), np.log1p(-shrunken - local) - region.standard.log_volume, -np.inf
             )
+            if region.pieces is not None:
+                most = np.log1p(-shrunken - local) + np.log1p(-DEFENSIVE) + region.pieces.log_density(points)
+                total = np.logaddexp(total + np.log(DEFENSIVE), most)
             if region.shrunken is not None:
                 inside = region.shrunken.holds(points)
                 total = np.logaddexp(total, np.where(inside, np.log(shrunken) - region.shrunken.log_volume, -np.inf))
@@ -255,7 +309,7 @@ def next_proposals(
 ) -> ProposalDistribution:
     """Ellipsoids around the active particles of each model (Algorithm 4); ``threshold`` is the one before."""
     regions: list[Region | None] = []
-    weight = active.weight
+    weight, often = active.weight, np.zeros(len(before.sizes))
     for k, d in enumerate(before.sizes):
         mine = active.model == k
         old = before.regions[k]
@@ -263,13 +317,26 @@ def next_proposals(
             regions.append(None)
             continue
         points, distance = active.points[mine, :d], active.distance[mine]
-        standard = around(points, kernel_weights(distance, threshold), enlarge, old.standard)
+        kernel = kernel_weights(distance, threshold)
+        standard = around(points, kernel, enlarge, old.standard)
         shrunken = standard.shrunken(points[np.argmin(distance)], shrink) if probabilities.shrunken > 0 else None
         share = np.maximum(weight[mine] / weight[mine].max(), 1e-300)
         local = cover(points, share, standard, CENTRES, uniform) if probabilities.local > 0 else None
-        regions.append(Region(standard, shrunken, local))
-    models = np.where([r is not None for r in regions], prior, 0.0)
+        total, squares = weight[mine].sum(), np.sum(weight[mine] ** 2)
+        # Few particles that hold much of the weight would be fewer still after the next fall of the threshold.
+        often[k] = np.clip(KEPT * (d + 1) * squares / total**2, 1.0, MOST_OFTEN) if total >= LIVING else 1.0
+        regions.append(Region(standard, shrunken, local, _separate(points, kernel, share, enlarge, standard)))
+    models = often * prior
     return ProposalDistribution(regions, models / models.sum(), probabilities, before.sizes)
+
+
+def _separate(points: np.ndarray, kernel: np.ndarray, weight: np.ndarray, enlarge: float, standard: Ellipsoid) -> Pieces | None:
+    """Ellipsoids of separate pieces, drawn from half by their weight and half evenly; None for a single piece."""
+    found = pieces(points, kernel, enlarge, standard)
+    if len(found) == 1:
+        return None
+    mass = np.array([weight[rows].sum() for rows, _ in found])
+    return Pieces(tuple(ellipsoid for _, ellipsoid in found), 0.5 * (mass / mass.sum() + 1 / len(found)))
 
 
 def picked(candidates: Candidates, outcome: Outcome, rows: np.ndarray) -> tuple[Candidates, Outcome]:

@@ -1,15 +1,20 @@
 """Ellipsoids and populations of the ABC nested sampler."""
 
+from pathlib import Path
+
 import numpy as np
 import pymc as pm
 import pytest
 from scipy import stats
 
-from pm_sysid.sampling.abc.ellipsoids import Ellipsoid, around, cover, whole_cube
+from pm_sysid.sampling.abc.checkpoint import ABCCheckpoint, RunState
+from pm_sysid.sampling.abc.ellipsoids import Ellipsoid, Pieces, around, cover, pieces, whole_cube
 from pm_sysid.sampling.abc.population import (
+    Part,
     Population,
     ProposalProbabilities,
     initial_proposals,
+    living_parts,
     next_proposals,
     next_threshold,
     share_to_drop,
@@ -159,3 +164,96 @@ def test_a_cover_is_drawn_from_as_it_says() -> None:
     drawn = found.draw(which, rng.standard_normal((100_000, 2)), rng.random(100_000))
     assert np.allclose(drawn.mean(axis=0), (density[:, None] * grid).mean(axis=0), atol=0.005)
     assert np.isfinite(found.log_density(drawn)).all()
+
+
+def test_coordinates_that_points_fill_are_free() -> None:
+    """A slab across the cube: an ellipsoid around it lies outside of the cube for the most part."""
+    rng = np.random.default_rng(9)
+    points = rng.random((100, 6))
+    points[:, 2] = 0.4 + 0.001 * points[:, 2]
+    found = around(points, np.ones(100), 1.1, whole_cube(6))
+    assert found.free is not None and list(np.flatnonzero(found.bound)) == [2]
+    assert found.holds(points).all() and np.exp(found.log_volume) == pytest.approx(0.0011, rel=0.1)
+    drawn = found.draw(rng.standard_normal((20_000, 6)), rng.random(20_000), rng.random((20_000, 6)))
+    assert found.holds(drawn).all()
+    assert stats.kstest(drawn[:, 0], "uniform").pvalue > 1e-3
+    low, width = found.mean[2] - found.root[0, 0], 2 * found.root[0, 0]
+    assert stats.kstest((drawn[:, 2] - low) / width, "uniform").pvalue > 1e-3
+    small = found.shrunken(points[0], 0.01)
+    assert small.root.shape == (6, 6) and small.holds(points[:1]).all()
+
+
+def test_few_points_have_an_ellipsoid_that_holds_others() -> None:
+    """Thirty points in five dimensions: their own ellipsoid, 1.1 times as long, missed a fifth of what they came from."""
+    rng = np.random.default_rng(10)
+    held = []
+    for _ in range(20):
+        ball = Ellipsoid(np.full(5, 0.5), 0.01 * np.eye(5))
+        points, others = (ball.draw(rng.standard_normal((n, 5)), rng.random(n)) for n in (30, 2000))
+        held.append(around(points, np.ones(30), 1.1, whole_cube(5)).holds(others).mean())
+    assert np.mean(held) > 0.95, np.mean(held)
+
+
+def test_pieces_are_found_where_there_is_a_gap() -> None:
+    rng = np.random.default_rng(11)
+    left, right = 0.2 + 0.01 * rng.standard_normal((150, 3)), 0.8 + 0.002 * rng.standard_normal((50, 3))
+    points = rng.permutation(np.concatenate([left, right]))
+    found = pieces(points, np.ones(200), 1.1, around(points, np.ones(200), 1.1, whole_cube(3)))
+    assert sorted(len(rows) for rows, _ in found) == [50, 150]
+    assert all(ellipsoid.holds(points[rows]).all() for rows, ellipsoid in found)
+    ball = Ellipsoid(np.full(3, 0.5), 0.01 * np.eye(3))
+    one = ball.draw(rng.standard_normal((200, 3)), rng.random(200))
+    ((rows, region),) = pieces(one, np.ones(200), 1.1, around(one, np.ones(200), 1.1, whole_cube(3)))
+    assert len(rows) == 200 and region.holds(one).all()
+
+
+def test_pieces_are_drawn_from_as_they_say() -> None:
+    rng = np.random.default_rng(12)
+    free = np.array([False, True])
+    found = Pieces(
+        (Ellipsoid(np.array([0.2, 0.5]), np.array([[0.05]]), free), Ellipsoid(np.full(2, 0.7), 0.1 * np.eye(2))),
+        np.array([0.3, 0.7]),
+    )
+    grid = (np.stack(np.meshgrid(np.arange(500), np.arange(500)), axis=-1).reshape(-1, 2) + 0.5) / 500
+    density = np.exp(found.log_density(grid))
+    assert density.mean() == pytest.approx(1.0, rel=0.02)
+    drawn = found.draw(rng.random(100_000), rng.standard_normal((100_000, 2)), rng.random(100_000), rng.random((100_000, 2)))
+    assert np.allclose(drawn.mean(axis=0), (density[:, None] * grid).mean(axis=0), atol=0.005)
+    assert np.isfinite(found.log_density(drawn)).all()
+
+
+def test_a_piece_that_lives_is_not_thinned_out_at_once() -> None:
+    """The farthest twenty of a hundred particles hold a fifth of the weight: the threshold falls no further than they allow."""
+    now = population(np.arange(100.0, 0.0, -1))
+    far = Part(np.arange(20), 9.5)
+    assert next_threshold(now, 0.9) < 20
+    assert now.below(next_threshold(now, 0.9, [far])).distance.max() == 90.0
+    assert next_threshold(now, 0.9, [Part(np.arange(20), 21.0)]) <= now.distance.max()  # it falls all the same
+    heavy = np.where(now.distance > 95, -0.0, -5.0)
+    clumps = Population(
+        now.model,
+        0.5 + np.where(now.distance[:, None] > 50, 0.2, -0.2) + 0.01 * now.points,
+        now.distance,
+        heavy,
+        now.log_pool,
+        200.0,
+    )
+    parts = living_parts(clumps, initial_proposals([2], np.ones(1), np.zeros(1)), 1.1)
+    assert sorted(len(p.rows) for p in parts) == [50, 50] and min(p.kept for p in parts) < 3 < max(p.kept for p in parts)
+
+
+def test_a_checkpoint_keeps_pieces_and_free_coordinates(tmp_path: Path) -> None:
+    rng = np.random.default_rng(13)
+    points = rng.random((200, 3))
+    points[:, 0] = np.where(points[:, 1] > 0.5, 0.2, 0.8) + 0.001 * points[:, 0]
+    active = Population(np.zeros(200, dtype=int), points, rng.random(200), np.zeros(200), np.zeros(200), 1.0)
+    start = initial_proposals([3], np.ones(1), np.zeros(1))
+    around_them = next_proposals(
+        start, active, 1.0, np.ones(1), ProposalProbabilities(0.1, 0.2), shrink=0.1, enlarge=1.1, uniform=0.3
+    )
+    assert around_them.regions[0].pieces is not None
+    saved = ABCCheckpoint(tmp_path / "run.nc", {})
+    saved.save(RunState(1, [active], [], [(10, start), (20, around_them)]))
+    _, (_, again) = saved.load([3]).mixture
+    batch = next(around_them.batches([1], 500))
+    assert np.array_equal(again.log_density(batch.model, batch.points), around_them.log_density(batch.model, batch.points))
