@@ -108,11 +108,11 @@ def around(points: np.ndarray, weights: np.ndarray, enlarge: float, before: Elli
         variance = share @ apart**2
         widest = np.argsort(variance)[::-1]
         for count in range(d):
-            free = np.isin(np.arange(d), widest[:count])
-            root = _root(apart[:, ~free], share)
+            filled = np.isin(np.arange(d), widest[:count])
+            root = _root(apart[:, ~filled], share)
             if root is not None:
-                reach = _reach(apart[:, ~free], share, root)
-                found.append(Ellipsoid(mean, max(enlarge * reach, 1e-12) * root, free if count else None))
+                reach = _reach(apart[:, ~filled], share, root)
+                found.append(Ellipsoid(mean, max(enlarge * reach, 1e-12) * root, filled if count else None))
     if not found:
         root = before.whole_root if before.root is None or before.free is None else before.root
         free = None if before.root is None else before.free

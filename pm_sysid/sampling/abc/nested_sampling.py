@@ -32,7 +32,7 @@ from pm_sysid.sampling.abc.population import (
     picked,
     share_to_drop,
 )
-from pm_sysid.sampling.abc.result import History, Masses, result, row
+from pm_sysid.sampling.abc.result import History, Masses, RunMasses, result, row
 from pm_sysid.sampling.abc.settings import (
     EllipsoidProposals,
     Thresholds,
@@ -43,6 +43,7 @@ from pm_sysid.sampling.abc.settings import (
 from pm_sysid.sampling.abc.simulations import Simulations
 from pm_sysid.sampling.abc.unit_cube import ConstraintMass
 from pm_sysid.sampling.executors import Execution, backend
+from pm_sysid.sampling.smc.evidence import pareto_shape
 from pm_sysid.storage import check_seed, locked
 
 _log = logging.getLogger("pm_sysid")
@@ -55,6 +56,8 @@ REFINED, MOST_REFINED, REFINE_LOCAL = 0.5, 10, 0.5
 #: Candidates by which masses are measured at the end, as a multiple of the particles: from proposals around the last
 #: population, and from each of some earlier ones and the prior, which hold what the last ones may have lost.
 FRESH, EARLIER, EARLIER_ROUNDS = 2.0, 0.25, 8
+#: Hits that are possible, at 95 %, where there are none.
+RULE_OF_THREE = 3.0
 #: Smallest and largest number of candidates in a batch.
 BATCH = (256, 8192)
 
@@ -135,7 +138,7 @@ def sample_abc_ns(
     whatever the ellipsoids; ``ess`` says how good. ``share`` is kept for comparison. Thresholds drop the share of the number
     or of the weight, whichever leaves less, so that a model does not hold up the others at its own best.
 
-    Coordinates that a model's particles fill are left free, separate regions have ellipsoids of their own, and a region with 1 %
+    Coordinates that a model's particles fill are left free, separate regions have their own ellipsoids, and a region with 1 %
     of the weight or more is left enough particles to tell the next ellipsoid.
 
     Ellipsoids live in the unit cube of the priors, where uniform and log-uniform priors are what they are in the paper and
@@ -192,7 +195,7 @@ def sample_abc_ns(
             stopped = run.go(saved, progressbar)
     _log.info("sample_abc_ns: %s after %d populations and %d simulations.", stopped, len(run.history), run.simulated)
     masses = run.measure() if stopped not in ("interrupted", "max_seconds used up") else None
-    return result(models, simulations.cubes, run.populations[-1], run.history, stopped, run.seed, masses)
+    return result(models, simulations.cubes, run.populations[-1], run.history, stopped, run.seed, masses, particles)
 
 
 class Stop(Exception):
@@ -283,12 +286,17 @@ class Run:
         earlier = np.unique(np.linspace(0, len(self.mixture) - 1, EARLIER_ROUNDS).round().astype(int))
         prior = initial_proposals(self.sizes, self.prior, self.log_mass)
         parts = [(FRESH, fresh), *((EARLIER, self.mixture[i][1]) for i in earlier), (EARLIER, prior)]
+        dead = np.array([region is None for region in fresh.regions])
+        if dead.any():
+            parts.append((EARLIER, self._where_last(dead)))
         drawn = [(max(2, round(share * self.particles)), proposals) for share, proposals in parts]
-        kept = []
+        kept, tried = [], []
         for number, (count, proposals) in enumerate(drawn):
             batches = proposals.batches([self.seed, len(self.history), 3, number], count)
             ((candidates, outcome),) = self.backend.results(islice(batches, 1))
             kept.append(picked(candidates, outcome, np.flatnonzero(outcome.distance < last.threshold)))
+            if proposals is fresh or number > len(earlier) + 1:
+                tried.append(picked(candidates, outcome, np.flatnonzero(outcome.log_potential > -np.inf)))
         population = gathered(kept, drawn, last.threshold, self.prior, self.log_mass)
         weight = np.exp(population.log_prior - population.log_pool)
         part = np.repeat(np.arange(len(kept)), [len(c.model) for c, _ in kept])
@@ -297,8 +305,32 @@ class Run:
         np.add.at(squares, (part, population.model), weight**2)
         counts = np.array([count for count, _ in drawn], dtype=float)[:, None]
         variance = counts / (counts - 1) * (squares - sums**2 / counts)
+        value, error = sums.sum(axis=0), np.sqrt(np.maximum(variance, 0.0).sum(axis=0))
         constraint = np.array([mass.error for mass in self.constraints])
-        return Masses(sums.sum(axis=0), np.sqrt(np.maximum(variance, 0.0).sum(axis=0)), constraint)
+        log_weight = np.log(weight)
+        shape = np.array([pareto_shape(log_weight[population.model == k]) for k in range(K)])
+        run = np.array([np.sqrt(np.sum(last.weight[last.model == k] ** 2)) for k in range(K)]) * np.exp(last.log_mass(K)).sum()
+        unseen = gathered(tried, drawn, last.threshold, self.prior, self.log_mass)
+        for k in map(int, np.flatnonzero(value == 0)):
+            possible = np.exp((unseen.log_prior - unseen.log_pool)[unseen.model == k])
+            error[k] = min(RULE_OF_THREE * np.max(possible, initial=0.0), self.prior[k]) if len(possible) else self.prior[k]
+            if dead[k]:
+                error[k] = min(error[k], self._last_share(k) * float(value.sum()) if value.sum() > 0 else np.inf)
+        lost = np.array([self._last_share(k) if dead[k] else 0.0 for k in range(K)])
+        return Masses(value, error, constraint, RunMasses(np.exp(last.log_mass(K)), run), shape, lost)
+
+    def _where_last(self, dead: np.ndarray) -> ProposalDistribution:
+        """Proposals from the last region of each model that has died."""
+        regions = [
+            next(r for _, p in reversed(self.mixture) if (r := p.regions[k]) is not None) if dead[k] else None
+            for k in range(len(dead))
+        ]
+        models = np.where(dead, self.prior, 0.0)
+        return ProposalDistribution(regions, models / models.sum(), self.mixture[-1][1].probabilities, self.sizes)
+
+    def _last_share(self, k: int) -> float:
+        """Probability of a model in the last round that had it; its prior probability if none had."""
+        return next((p for h in reversed(self.history) if (p := float(h["probability"][k])) > 0), float(self.prior[k]))
 
     def _save(self, saved: ABCCheckpoint | None) -> None:
         """Write what a round has reached, if there is a checkpoint."""

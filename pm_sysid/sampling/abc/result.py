@@ -15,9 +15,10 @@ from pytensor.graph import vectorize_graph
 from pm_sysid.likelihood.coordinates import model_dataset
 from pm_sysid.notebook import html_line, html_table
 from pm_sysid.recurrence.functions import compiled
-from pm_sysid.sampling.abc.population import Population, ProposalDistribution
+from pm_sysid.sampling.abc.population import LIVING, Population, ProposalDistribution
 from pm_sysid.sampling.abc.unit_cube import Cube
 from pm_sysid.sampling.smc.resampling import systematic
+from pm_sysid.sampling.smc.stages import GOOD_K
 
 _log = logging.getLogger("pm_sysid")
 
@@ -26,26 +27,51 @@ type History = list[dict[str, Any]]
 
 #: Differences of probabilities in standard errors, and at least this large, from which on they contradict each other.
 FAR, LEAST = 4.0, 0.05
+#: Effective particles, as a part of ``particles``, below which a result is in doubt.
+FEW = 0.1
+#: Relative difference of a model's mass by the run's particles and by fresh candidates, beyond their errors, that is said.
+APART = 0.1
 #: Relative standard error of the prior mass that constraints leave above which it is said.
 CONSTRAINT_ERROR = 0.05
+
+
+class RunMasses(NamedTuple):
+    """Masses by the particles of a run, and their standard errors as if those were independent draws; both (K,)."""
+
+    value: np.ndarray
+    error: np.ndarray
 
 
 class Masses(NamedTuple):
     """Prior mass of each model below a threshold, times its prior probability, with standard errors; all (K,).
 
     ``constraint`` is the relative standard error of the prior mass that constraints leave, which the masses share with the
-    particles of the run; None for none.
+    particles of the run; None for none. ``run`` are the masses by these particles, ``pareto_k`` (K,) is the Pareto shape of the
+    weights of the fresh candidates, and ``lost`` (K,) the probability of a model that died in the last round that had it.
+    The error of a mass of zero is an upper limit.
     """
 
     value: np.ndarray
     error: np.ndarray
     constraint: np.ndarray | None = None
+    run: RunMasses | None = None
+    pareto_k: np.ndarray | None = None
+    lost: np.ndarray | None = None
+
+    @property
+    def apart(self) -> np.ndarray:
+        """Differences of masses by particles and by fresh candidates that are more than their errors explain; else zero."""
+        if self.run is None:
+            return np.zeros(len(self.value))
+        away = np.abs(self.run.value - self.value)
+        expected = np.maximum(FAR * np.hypot(self.error, self.run.error), APART * self.value)
+        return np.where((away > expected) & (self.run.value > LIVING * self.run.value.sum()), away, 0.0)
 
     @property
     def total_error(self) -> np.ndarray:
-        """Standard errors with those of the constraints."""
+        """Standard errors with those of the constraints, at least what is not explained by them."""
         shared = 0.0 if self.constraint is None else self.constraint
-        result: np.ndarray = np.hypot(self.error, self.value * shared)
+        result: np.ndarray = np.maximum(np.hypot(self.error, self.value * shared), self.apart)
         return result
 
     def shares(self, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -77,6 +103,25 @@ class Masses(NamedTuple):
             f"the probability of {names[k]!r} is {probability[k]:.2f} by the particles of the run, and {measured[k]:.2f} +- "
             f"{error[k]:.2f} by fresh candidates: the run lost a part of a model on its way. Take more particles."
         )
+
+    def of_models(self, names: Sequence[str]) -> str:
+        """Which masses are not known, and why, in words; empty if all are."""
+        total, said = float(self.value.sum()), []
+        if self.run is None or self.pareto_k is None or self.lost is None or not total > 0:
+            return ""
+        for k, name in enumerate(names):
+            value, error, shape = self.value[k], self.error[k], self.pareto_k[k]
+            at_most = max(self.lost[k], 0.0 if self.lost[k] else min(error / total, 1.0))
+            if value == 0 and at_most > LEAST:
+                said.append(f"no fresh candidate of {name!r} came below the last threshold; it may hold {at_most:.2f} of all")
+            elif self.apart[k] > 0:
+                found = f"{self.run.value[k]:.3g} by the particles and {value:.3g} +- {error:.1g} by fresh candidates"
+                said.append(f"the prior mass of {name!r} below the last threshold is {found}")
+            elif value > LEAST * total and error > LEAST * value and shape > GOOD_K:
+                said.append(
+                    f"the mass of {name!r}, {value:.3g} +- {error:.1g}, hangs on few heavy candidates (Pareto k {shape:.2f})"
+                )
+        return f"{'; '.join(said)}: the proposals have missed a part. Take more particles." if said else ""
 
     def of_constraints(self, names: Sequence[str]) -> str:
         """Which prior masses that constraints leave are hardly known, in words; empty if none."""
@@ -145,6 +190,7 @@ def result(
     stopped: str,
     seed: int,
     masses: Masses | None,
+    particles: int,
 ) -> xr.DataTree:
     """Posterior of each model, the rounds, and the last population."""
     rng = np.random.default_rng([seed, len(history), 1])
@@ -163,7 +209,9 @@ def result(
             model_mass_se=("model", masses.total_error),
             model_probability_se=("model", masses.probability_error(probability)),
         )
-        said = [masses.against(probability, names), masses.of_constraints(names)]
+        said = [masses.against(probability, names) or masses.of_models(names), masses.of_constraints(names)]
+        if population.ess < FEW * particles:
+            said.append(f"a few heavy particles hold the posterior: it counts as {population.ess:.0f} draws, not {particles}.")
         doubt = " ".join(text for text in said if text)
     groups["populations"] = rounds
     if doubt:
