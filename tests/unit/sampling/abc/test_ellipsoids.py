@@ -184,14 +184,14 @@ def test_coordinates_that_points_fill_are_free() -> None:
 
 
 def test_few_points_have_an_ellipsoid_that_holds_others() -> None:
-    """Thirty points in five dimensions: their own ellipsoid, 1.1 times as long, missed a fifth of what they came from."""
+    """Thirty points in five dimensions: their own ellipsoid, 1.1 times as long, missed 6 % of what they came from."""
     rng = np.random.default_rng(10)
     held = []
     for _ in range(20):
         ball = Ellipsoid(np.full(5, 0.5), 0.01 * np.eye(5))
         points, others = (ball.draw(rng.standard_normal((n, 5)), rng.random(n)) for n in (30, 2000))
         held.append(around(points, np.ones(30), 1.1, whole_cube(5)).holds(others).mean())
-    assert np.mean(held) > 0.95, np.mean(held)
+    assert np.mean(held) > 0.98, np.mean(held)
 
 
 def test_pieces_are_found_where_there_is_a_gap() -> None:
