@@ -112,7 +112,8 @@ class ResidualTests:
             elif self.cross_lag >= 0:
                 verdict = f"depend on {self.the_input}: the model misses part of its effect"
             else:
-                verdict = f"depend on {self.the_input.replace('the', 'later')}: feedback, or a wrong delay"
+                later = self.the_input.replace("the", "later", 1)
+                verdict = f"depend on {later}: feedback, or a wrong delay"
             lines.append(
                 f"{verdict} (largest correlation {self.cross_correlation:.3f}, at lag {self.cross_lag}, "
                 f"{_p_text(self.cross_p)})"

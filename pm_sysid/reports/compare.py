@@ -249,12 +249,8 @@ def _undecided(table: pd.DataFrame) -> dict[str, str]:
     if len(value) < 2 or value.isna().any():
         return {}
     best = value.idxmax()
-    notes = {
-        str(
-            name
-        ): "evidence: one run does not tell its error, so that these runs do not decide between the models; run several chains."
-        for name in value.index[error.isna()]
-    }
+    alone = "evidence: one run does not tell its error, so that these runs do not decide between the models; run several chains."
+    notes = {str(name): alone for name in value.index[error.isna()]}
     for name in value.index[error.notna()].drop(best, errors="ignore") if np.isfinite(error[best]) else []:
         apart, of = value[best] - value[name], float(np.hypot(error[best], error[name]))
         if apart < max(1.0, 2 * of):
