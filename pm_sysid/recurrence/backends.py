@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from pm_sysid.compat import GraphRewriter, optdb
-from pm_sysid.recurrence.op import RunOp, interpreted
+from pm_sysid.recurrence.op import UNPICKLED, RunOp, interpreted
 
 
 class Registration(GraphRewriter):
@@ -42,6 +42,7 @@ def _import_jax() -> None:
 
 
 before_compiling("numba", "pm_sysid_numba", _import_llvm)
+UNPICKLED.append(_import_llvm)
 before_compiling("jax", "pm_sysid_jax", _import_jax)
 
 

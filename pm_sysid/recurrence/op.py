@@ -69,8 +69,18 @@ class Phase:
         return freeze([*inputs, *cotangents], [next(pulled) if d else 0.0 for d in differentiable])
 
 
+#: What is called when an Op has been unpickled.
+UNPICKLED: list[Callable[[], None]] = []
+
+
 class RunOp(Op):
     """An Op that runs a scalar step over time; without a compiling backend it is interpreted."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Have the backends there: a compiled function that is unpickled, as in a spawned process, is not rewritten again."""
+        self.__dict__.update(state)
+        for register in UNPICKLED:
+            register()
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
         """Run the loop in plain Python: slow, and the reference for the compiled backends."""

@@ -249,7 +249,9 @@ def _undecided(table: pd.DataFrame) -> dict[str, str]:
     if len(value) < 2 or value.isna().any():
         return {}
     best = value.idxmax()
-    alone = "evidence: one run does not tell its error, so that these runs do not decide between the models; run several chains."
+    alone = (
+        "evidence: one run does not tell its error, so that these runs do not decide between the models; run several chains."
+    )
     notes = {str(name): alone for name in value.index[error.isna()]}
     for name in value.index[error.notna()].drop(best, errors="ignore") if np.isfinite(error[best]) else []:
         apart, of = value[best] - value[name], float(np.hypot(error[best], error[name]))

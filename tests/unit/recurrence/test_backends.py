@@ -28,7 +28,10 @@ def pickled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(file: Path, code: str, before: str = "") -> None:
-    """Run code in a new process that has unpickled the graph and imported nothing else, with warnings as errors."""
+    """Run code in a new process that has unpickled the graph and imported nothing else, with warnings as errors.
+
+    Unpickling brings the backends; here it does not, so that what compiles has to.
+    """
     start = f"""
         import pickle, sys, warnings
         import numpy as np
@@ -37,6 +40,8 @@ def run(file: Path, code: str, before: str = "") -> None:
         from pytensor.compile.mode import Mode
         {before}
         assert not any(name.startswith("pm_sysid") for name in sys.modules)
+        from pm_sysid.recurrence.op import UNPICKLED
+        UNPICKLED.clear()
         with open({str(file)!r}, "rb") as graph:
             arguments, outputs, arrays, expected = pickle.load(graph)
         assert "pm_sysid.recurrence.llvm.single" not in sys.modules
@@ -44,6 +49,27 @@ def run(file: Path, code: str, before: str = "") -> None:
     """
     program = textwrap.dedent(start) + textwrap.dedent(code)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+
+
+def test_a_compiled_function_is_compiled_again_where_it_is_unpickled(tmp_path: Path) -> None:
+    """Spawned processes get functions that have been rewritten: nothing asks for the backend there but unpickling."""
+    file = tmp_path / "function.pkl"
+    function = pytensor.function(ARGUMENTS, linear()(*ARGUMENTS))
+    file.write_bytes(cloudpickle.dumps((function, LINEAR.arrays, function(*LINEAR.arrays))))
+    code = f"""
+    import pickle, warnings
+    import numpy as np
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    with open({str(file)!r}, "rb") as pickled:
+        function, arrays, expected = pickle.load(pickled)
+    from pm_sysid.recurrence.op import RunOp
+    del RunOp.perform  # numba would run it as Python
+    for value, wanted in zip(function(*arrays), expected):
+        np.testing.assert_allclose(value, wanted, rtol=1e-12)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert not done.returncode, done.stderr
 
 
