@@ -281,8 +281,8 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         cov = np.zeros((x.size, x.size))
         if free.any():
             cov[np.ix_(free, free)] = target.covariance(evaluation, free)
-            each = samples(target, x)
-            if not rest.coloured and (p := unevenness(target, each)) < UNEVEN:
+            each = None if rest.coloured else samples(target, x)
+            if each is not None and (p := unevenness(target, each)) < UNEVEN:
                 cov[np.ix_(free, free)] = sandwich(target, each, free)
                 message = (
                     f"{message} The noise is not of one size: it varies with the output, in time or between records "

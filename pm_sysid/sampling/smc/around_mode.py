@@ -7,6 +7,7 @@ drawn, the result has a doubt.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -302,15 +303,18 @@ class Cloud(NamedTuple):
 
 def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture:
     """A mixture with a component at each point on a ridge."""
-    K = len(along.points)
-    if K == 0:
-        return mixture
     slope = np.where(units.logs, units.natural(along.points), 1.0)
-    covariances = slope[:, :, None] * along.covariances * slope[:, None, :]
+    means, roots = [], []
+    for point, scale, covariance in zip(along.points, slope, along.covariances, strict=True):
+        with suppress(np.linalg.LinAlgError):  # an unknown that is zero to the last digit has no width in natural units
+            roots.append(np.linalg.cholesky(scale[:, None] * covariance * scale))
+            means.append(units.natural(point))
+    if not roots:
+        return mixture
     return mixture._replace(
-        shares=np.concatenate([(1 - ALONG) * mixture.shares, np.full(K, ALONG / K)]),
-        means=np.concatenate([mixture.means, units.natural(along.points)]),
-        roots=np.concatenate([mixture.roots, np.linalg.cholesky(covariances)]),
+        shares=np.concatenate([(1 - ALONG) * mixture.shares, np.full(len(roots), ALONG / len(roots))]),
+        means=np.concatenate([mixture.means, means]),
+        roots=np.concatenate([mixture.roots, roots]),
     )
 
 

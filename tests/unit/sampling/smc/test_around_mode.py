@@ -13,6 +13,7 @@ from scipy.stats import gumbel_r, multivariate_normal, norm
 from scipy.stats import t as student_t
 
 import pm_sysid as sid
+from pm_sysid.likelihood.ridges import Ridges
 from pm_sysid.sampling.smc import around_mode
 from pm_sysid.sampling.smc.around_mode import (
     NaturalUnits,
@@ -23,6 +24,7 @@ from pm_sysid.sampling.smc.around_mode import (
     prior_width,
     sample_around_mode,
     stretched,
+    with_ridges,
 )
 from pm_sysid.sampling.smc.stages import final, stages
 
@@ -83,6 +85,19 @@ def test_a_thin_curve_is_drawn_along_its_whole_length(kind: str) -> None:
     v, found = idata.posterior["v"].values, sid.log_evidence(idata)
     assert abs(v.mean() - mean) < 0.1 * sd and 0.92 < v.std() / sd < 1.08
     assert abs(found.value - evidence) < 4 * found.error < 0.3
+
+
+def test_a_point_on_a_ridge_that_is_zero_in_natural_units_is_left_out() -> None:
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        pm.Normal("y", scale, 1.0, observed=Y)
+    units = NaturalUnits(sid.Target(model), np.array([True]))
+    first = stretched(np.array([0.5]), np.array([[0.01]]), np.array([1.0]))
+    along = Ridges(np.array([[-1.0], [-800.0]]), np.array([[[0.04]], [[100.0]]]))
+    found = with_ridges(first, units, along)
+    assert len(found.means) == len(first.means) + 1 and found.means[-1, 0] == pytest.approx(np.exp(-1))
+    assert found.shares.sum() == pytest.approx(1) and found.roots[-1, 0, 0] == pytest.approx(0.2 * np.exp(-1))
+    assert with_ridges(first, units, Ridges(along.points[1:], along.covariances[1:])) is first
 
 
 def test_chains_have_random_numbers_of_their_own_and_a_seed_repeats_them() -> None:
