@@ -367,7 +367,7 @@ class Study:
                         zoomable(f"Residuals of {output} over time", partial(residuals_over_time, values, time.get("t")))
                     )
                 draw = partial(plot_residuals, values, u=inputs.get(tests.cross_input or ""), lags=lags, **time)
-                blocks.append(figure(f"Residuals of {output}", draw, self.units))
+                blocks.append(figure(f"Residuals of {output}{_beside(inputs, tests)}", draw, self.units))
         return blocks
 
     def _integration(self) -> list[Block]:
@@ -462,7 +462,8 @@ class Study:
             if self.interactive:
                 yield zoomable(f"{what}: what it leaves of {output}", partial(residuals_over_time, left, record.t[kept]))
             draw = partial(plot_residuals, left, u=inputs.get(tests.cross_input or ""), lags=lags, t=record.t[kept])
-            yield figure(f"{what}: what it leaves of {output}, in units of the noise", draw, self.units)
+            title = f"{what}: what it leaves of {output}, in units of the noise{_beside(inputs, tests)}"
+            yield figure(title, draw, self.units)
 
     def _left(
         self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise
@@ -495,6 +496,11 @@ def _inputs(records: Sequence[TimeSeries], kept: np.ndarray | slice = slice(None
     """Inputs (T,) by name, of records one after the other."""
     matrix = np.concatenate([r.input_matrix[kept] for r in records])
     return {name: matrix[:, j] for j, name in enumerate(records[0].inputs)}
+
+
+def _beside(inputs: Mapping[str, np.ndarray], tests: ResidualTests) -> str:
+    """Which of several inputs residuals are drawn beside: the one that they follow most."""
+    return f", beside the input {tests.cross_input}" if len(inputs) > 1 and tests.cross_input else ""
 
 
 def _tested(what: str, residuals: np.ndarray, inputs: Mapping[str, np.ndarray]) -> Tested:
