@@ -19,6 +19,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.recurrence.op import Phase, Recurrence
 from pm_sysid.steps.each_chain import each_chain
+from pm_sysid.steps.elimination import Factors
 from pm_sysid.steps.filter_state import Block, Carry, Form, State
 from pm_sysid.steps.iwp import diffusion_root, transition
 from pm_sysid.steps.relations import consistent_start, inverse_unless_implied
@@ -117,9 +118,11 @@ class FilterSteps(Carry):
     given the measurements too (its mean as a distance from the first) and the sum that :meth:`_beside` adds to.
     """
 
-    def __init__(self, system: System, form: Form, calibrate: bool = False, trace: bool = False) -> None:
+    def __init__(self, system: System, form: Form, calibrate: bool = False, trace: bool = False, coupled: bool = False) -> None:
         super().__init__(system, form, calibrate)
         self.trace = trace
+        #: Whether the means of all blocks are moved together, so that they solve the linearised equations of all chains.
+        self.coupled = coupled
         self.n_extra = self.n_chains if calibrate or trace else 0
         if trace and self.latents:
             self.n_extra += self.width * (2 * self.width + self.n_kicks)
@@ -396,7 +399,36 @@ class FilterSteps(Carry):
                 since = [sub(r[j], r0[j]) for r, r0 in zip(block.sensitivity, predicted[b].sensitivity, strict=True)]
                 lean[j] = add(column, dot(h, since))
             state[b], seen[c] = self._given_zero(block, h, z, lean)
+        if self.coupled:
+            leans = [self.along(row, predicted) if self.width else [] for row in exact or H]
+            state = self._together(state, predicted, [zero.gain for zero in seen], residual, H, leans)
         return state, seen
+
+    def _together(
+        self, state: State, predicted: State, gains: list[Vector], residual: list[Scalar], H: list[Row], leans: list[Vector]
+    ) -> State:
+        """Blocks of one chain each, of which the means solve the linearised equations of all chains.
+
+        Every mean moves along the gain of its own block, by as much as makes all residuals zero. Were each moved for its own
+        residual alone, the pass would be as unstable as an explicit solver where chains are coupled.
+        """
+        rows = range(self.n_chains)
+        slopes = [[add(*(mul(H[c].get((d, k), 0.0), g) for k, g in enumerate(gains[d]))) for d in rows] for c in rows]
+        factors = Factors([[1.0 if c == d else slope for d, slope in enumerate(row)] for c, row in enumerate(slopes)])
+        moves = factors.solve(residual)
+        columns = [factors.solve([lean[j] for lean in leans]) for j in range(self.width)]
+        result = list(state)
+        for c, gain in enumerate(gains):
+            before = predicted[c]
+            result[c] = Block(
+                [sub(m, mul(g, moves[c])) for m, g in zip(before.mean, gain, strict=True)],
+                state[c].root,
+                [
+                    [sub(x, mul(g, column[c])) for x, column in zip(row, columns, strict=True)]
+                    for row, g in zip(before.sensitivity, gain, strict=True)
+                ],
+            )
+        return result
 
     def _given_zero(self, block: Block, h: Vector, z: Scalar, lean: Vector) -> tuple[Block, Zero]:
         """Block given that a residual is zero, and what the residual was before.
@@ -422,12 +454,15 @@ class FilterSteps(Carry):
 
         def one(
             own: Vector, mean: Vector, root: Vector, lean: Vector, h: Vector, z: Vector, along: Vector
-        ) -> tuple[Vector, Vector, Vector, Vector]:
+        ) -> tuple[Vector, Vector, Vector, Vector, Vector]:
             predicted = self._predicted(0, Block(mean, _matrix(root, n, n), _matrix(lean, n, width)), own)
             block, zero = self._given_zero(predicted, h, z[0], along)
-            return block.mean, _entries(block.root), _entries(block.sensitivity), [zero.surprise] if self.calibrate else []
+            surprise = [zero.surprise] if self.calibrate else []
+            gain = list(zero.gain) if self.coupled else []
+            return block.mean, _entries(block.root), _entries(block.sensitivity), surprise, gain
 
-        means, roots, leans, surprises = each_chain(
+        alongs = [self.along(exact[c], moved) if width else [] for c in range(self.n_chains)]
+        means, roots, leans, surprises, gains = each_chain(
             one,
             [[d] for d in diffusion],
             [block.mean for block in moved],
@@ -435,9 +470,11 @@ class FilterSteps(Carry):
             [_entries(block.sensitivity) for block in moved],
             [[H[c].get((c, k), 0.0) for k in range(n)] for c in range(self.n_chains)],
             [[r] for r in residual],
-            [self.along(exact[c], moved) if width else [] for c in range(self.n_chains)],
+            alongs,
         )
         blocks = [Block(m, _matrix(r, n, n), _matrix(s, n, width)) for m, r, s in zip(means, roots, leans, strict=True)]
+        if self.coupled:
+            blocks = self._together(blocks, moved, gains, residual, H, alongs)
         return blocks, [x for surprise in surprises for x in surprise]
 
     def _conditioned_by_loops(self, predicted: Block, residual: list[Scalar], H: list[Row], exact: list[Row]) -> Block:
@@ -865,11 +902,13 @@ def calibration_recurrence(system: System, form: Form) -> Recurrence:
     """The pass over the ODE alone that calibrates the diffusion (Eq. 19).
 
     It runs block by block with unit diffusion: a chain's gain then does not depend on the size of its diffusion, which
-    makes the quasi-maximum-likelihood estimate of each chain exact. The last entries of ``final`` are the sums of
-    ``z^2 / s`` over the substeps.
+    makes the quasi-maximum-likelihood estimate of each chain exact. The means of a dense filter's pass solve the linearised
+    equations of all chains, so that it is as stable as the filter. The last entries of ``final`` are the sums of ``z^2 / s``
+    over the substeps.
     """
+    coupled = not form.block and len(system.chain_states) > 1
     form = replace(form, block=True, dynamic=False, everywhere=False, sensors=PLAIN)
-    steps = FilterSteps(system, form, calibrate=True)
+    steps = FilterSteps(system, form, calibrate=True, coupled=coupled)
     return Recurrence(
         steps.start(),
         steps.substep(),

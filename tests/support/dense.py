@@ -443,7 +443,9 @@ def recursion(
 ) -> Given:
     """Kalman recursion with any linearisation of the residual; residual values are exact.
 
-    ``by_chain`` is for unit diffusion: relations weigh the chains by their residuals so far, and leave them uncorrelated.
+    ``by_chain`` is for unit diffusion: relations weigh the chains by their residuals so far, and leave them uncorrelated; and
+    the mean moves along the gains of the chains until the linearised equations of all hold, which rows of the own chain do not
+    say.
     """
     setting = equations.setting
     rows = equations.residual if linearisation == "ek1" else equations.pick(own=linearisation != "ek0")
@@ -471,6 +473,9 @@ def recursion(
         total, count = total + z[:, 0] ** 2 / np.diag(S), count + 1
         inverse = np.array((mpmath.matrix(S.tolist()) ** -1).tolist(), dtype=object).reshape(S.shape)
         K = P @ rows.T @ inverse
+        if by_chain and linearisation != "ek0":
+            slopes = mpmath.matrix((equations.residual @ K).tolist())
+            z = np.array((slopes**-1 * mpmath.matrix(z.tolist())).tolist(), dtype=object).reshape(z.shape)
         m, P = m - K @ z, P - K @ S @ K.T
         size = np.array([total[i % equations.nc] if by_chain else mpmath.mpf(1) for i in range(equations.size)], dtype=object)
         for a, value in equations.relations:

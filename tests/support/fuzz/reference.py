@@ -58,6 +58,16 @@ def along(P: np.ndarray, h: np.ndarray) -> np.ndarray:
     return np.sum(P * h[:, None, :], axis=2)
 
 
+def solve(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Solution (B, n) of systems (B, n, n), by Gauss-Jordan elimination: LAPACK has no long doubles."""
+    rows = np.concatenate([A, b[:, :, None]], axis=2)
+    for k in range(A.shape[1]):
+        rows[:, k] /= rows[:, k, k, None]
+        others = np.arange(A.shape[1]) != k
+        rows[:, others] -= rows[:, others, k, None] * rows[:, None, k]
+    return np.asarray(rows[:, :, -1])
+
+
 class Filter:
     """The filter of one structure; ``rounding`` moves every residual by that much of its terms, to measure conditioning."""
 
@@ -125,8 +135,13 @@ class Filter:
             H[:, c, top] += 1
         return z, H
 
-    def substep(self, b: Belief, h: Any, t: float, u: np.ndarray, diffusion: np.ndarray | None, block: bool) -> Any:
-        """Predict and condition on the ODE; also ``z^2 / s`` of each chain under unit diffusion where none is given."""
+    def substep(
+        self, b: Belief, h: Any, t: float, u: np.ndarray, diffusion: np.ndarray | None, block: bool, together: bool = False
+    ) -> Any:
+        """Predict and condition on the ODE; also ``z^2 / s`` of each chain under unit diffusion where none is given.
+
+        With blocks ``together``, means move along the gains of their chains until the linearised equations of all hold.
+        """
         A, Q = self.transition(h)
         m, G = b.m @ A.T, A @ b.G
         z, exact = self.residuals(t, m, u)
@@ -143,6 +158,7 @@ class Filter:
         P = A @ b.P @ A.T + g2[:, self.owner, None] * Q
         rows = own if block else H
         m0, G0, squares = m, G, np.zeros((self.B, self.nc), jets.REAL)
+        gains = np.zeros((self.B, self.D, self.nc), jets.REAL)
         for c in range(self.nc):
             row = rows[:, c]
             gap = z[:, c] + np.sum(row * (m - m0), axis=1)
@@ -153,9 +169,12 @@ class Filter:
             K = cov / variance[:, None]
             if block:
                 K = np.where(self.owner == c, K, 0)
+            gains[:, :, c] = K
             m, G = m - K * gap[:, None], G - outer(K, lean)
             W = np.eye(self.D, dtype=jets.REAL) - outer(K, row)
             P = W @ P @ np.swapaxes(W, 1, 2)
+        if together:
+            m = m0 - np.einsum("bdc,bc->bd", gains, solve(np.einsum("bcd,bde->bce", H, gains), z))
         return Belief(m, P * self.own if block else P, G, b.V), squares
 
     def jump(self, b: Belief, record: TimeSeries, k: int, block: bool) -> Belief:
@@ -209,13 +228,16 @@ class Filter:
     # -- the whole ----------------------------------------------------------------------------------------------------
 
     def calibrated(self, records: Sequence[TimeSeries]) -> np.ndarray:
-        """Quasi-maximum-likelihood diffusion (Eq. 19): a pass over the ODE alone, chain by chain with unit diffusion."""
+        """Quasi-maximum-likelihood diffusion (Eq. 19): a pass over the ODE alone, chain by chain with unit diffusion.
+
+        Where the filter is dense, the means of the chains are moved together.
+        """
         total, count, unit = np.zeros((self.B, self.nc), jets.REAL), 0, np.ones((self.B, self.nc), jets.REAL)
         for r, record in enumerate(records):
             b = self.start(record, r)._replace(G=np.zeros((self.B, self.D, 0), jets.REAL))
             for k in range(len(record)):
                 for h, t, u in self.s.substeps_before(record, k):
-                    b, squares = self.substep(b, h, t, u, unit, block=True)
+                    b, squares = self.substep(b, h, t, u, unit, block=True, together=not self.s.block)
                     total, count = total + squares, count + 1
                 b = self.jump(b, record, k, block=True)
         return np.sqrt(total / max(count, 1))

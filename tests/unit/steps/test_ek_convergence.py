@@ -173,3 +173,43 @@ def test_ek1_is_stable_where_ek0_is_not(order: int, kind: str) -> None:
     ek0, ek1 = (error(kind, form_of(solver, order, kind), 4, stiff) for solver in (EK0, EK1))
     assert ek1 < 0.05
     assert not ek0 < 1e6  # NaN as well
+
+
+#: Two masses of heat, of which one is heated and both lose heat to each other and to the surroundings; nothing is fast.
+NODES = System(
+    lambda t, x, u, p: (1 - x.a / 1.6 - (x.a - x.b) / p.R, (x.a - x.b) / (0.9 * p.R)),
+    states=("a", "b"),
+    params=("R",),
+    observe=lambda t, x, dx, u, p: x.a,
+)
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize("R", [0.2, 0.4, 1.6])
+def test_the_diffusion_of_coupled_chains_is_calibrated_by_a_stable_pass(R: float, uniform: bool) -> None:
+    """Would fail if each chain's mean were moved for its own residual alone: diffusions of 1e13, with sixteen steps too."""
+    t = np.arange(11.0) if uniform else np.concatenate([[0.0, 0.6], np.arange(2.0, 11.0)])
+    rates = solve_ivp(
+        lambda t, x: [1 - x[0] / 1.6 - (x[0] - x[1]) / R, (x[0] - x[1]) / (0.9 * R)],
+        (0.0, t[-1]),
+        [0.0, 0.0],
+        t_eval=t,
+        rtol=1e-12,
+        atol=1e-12,
+    )
+    noise, y = 0.15, rates.y[0] + 0.15 * np.random.default_rng(0).normal(size=t.size)
+    exact = -0.5 * np.sum((y - rates.y[0]) ** 2) / noise**2 - t.size * np.log(noise * np.sqrt(2 * np.pi))
+    data = TimeSeries(t, None, y)
+    problem = Problem.build(NODES, EK1(), [data])
+    unknowns = Unknowns(
+        pt.constant(np.array([R])), pt.constant(np.zeros((1, 2))), pt.constant(np.zeros((1, 2))), pt.constant([noise]), None
+    )
+    found: list[float] = []
+    diffusions: list[np.ndarray] = []
+    for substeps in (8, 16, 32):
+        arrays = problem.data([data], substeps)
+        found.append(float(problem.run(y[:, None], unknowns, arrays)[0].sum().eval(mode=PYTHON)))
+        diffusions.append(problem.calibrate(unknowns, arrays).eval(mode=PYTHON))
+    np.testing.assert_allclose(found, exact, atol=0.02)
+    # Of a smooth solution the squares fall with the step.
+    np.testing.assert_allclose(diffusions[1], np.sqrt(2.0) * diffusions[2], rtol=0.1)
