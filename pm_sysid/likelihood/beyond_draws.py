@@ -19,6 +19,8 @@ from pm_sysid.recurrence.functions import compiled
 
 #: Distances from the mean of the draws, in standard deviations along each coordinate, at which the likelihood is looked at.
 DISTANCES = (-8.0, -5.0, -3.5, -2.0, 2.0, 3.5, 5.0, 8.0)
+#: The outermost draws on each side of a coordinate, as a share of all, and how far from their mean the likelihood is looked at.
+OUTERMOST, FARTHER = 0.2, (1.0, 2.5, 5.0)
 #: A point is part of the posterior if its density is less than that at half of the draws by at most this (logarithm): so low a
 #: tail holds less than a thousandth, if it is six standard deviations long. The steps rule it out if finer ones raise the
 #: density by this much.
@@ -61,14 +63,28 @@ class Wall(NamedTuple):
 def beyond(x: np.ndarray, most: int) -> np.ndarray:
     """Points (M, d), at most about ``most``, on both sides of draws (N, d), coordinate by coordinate.
 
-    The others follow the coordinate by regression, so that a point is as likely as one can be that is so far off.
+    The others follow the coordinate by regression, so that a point is as likely as one can be that is so far off. Where a
+    posterior is curved, the outermost draws on a side lead on: the others follow by regression among them, or stay, as they do
+    where a fast rate no longer matters.
     """
     mean, covariance = x.mean(axis=0), np.atleast_2d(np.cov(x.T))
     sd = np.sqrt(np.diag(covariance))
     moving = np.flatnonzero(sd > 0)
+    if not moving.size:
+        return np.empty((0, len(mean)))
     slopes = covariance[:, moving] / sd[moving]
-    points = np.concatenate([mean + distance * slopes.T for distance in DISTANCES]) if moving.size else np.empty((0, len(mean)))
-    return np.asarray(points[:: max(1, -(-len(points) // max(most, 1)))])
+    points = [mean + distance * slopes.T for distance in DISTANCES]
+    outermost = max(FEWEST, round(OUTERMOST * len(x)))
+    for sign in (-1.0, 1.0):
+        for j in moving:
+            tail = x[np.argsort(sign * x[:, j])[-outermost:]]
+            edge = tail.mean(axis=0)
+            own = tail[:, j] - edge[j]
+            alone = np.where(np.arange(len(mean)) == j, 1.0, 0.0)
+            follows = (tail - edge).T @ own / (own @ own) if own.any() else alone
+            points += [edge + sign * distance * sd[j] * np.stack([follows, alone]) for distance in FARTHER]
+    every = np.concatenate(points)
+    return np.asarray(every[:: max(1, -(-len(every) // max(most, 1)))])
 
 
 def apart(x: np.ndarray, within: Sequence[int] | None = None) -> list[np.ndarray]:

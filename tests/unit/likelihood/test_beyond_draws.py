@@ -73,10 +73,25 @@ def test_points_lie_beyond_draws_where_the_other_coordinates_follow() -> None:
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal([1.0, -2.0], [[1.0, 1.8], [1.8, 4.0]], 4000)
     points = beyond(x, 100)
-    assert points.shape == (16, 2)
+    assert points.shape == (16 + 24, 2)
+    points = points[:16]
     z = np.linalg.solve(np.linalg.cholesky(np.cov(x.T)), (points - x.mean(axis=0)).T)
     np.testing.assert_allclose(np.sort(np.linalg.norm(z, axis=0)), np.repeat([2.0, 3.5, 5.0, 8.0], 4), rtol=1e-9)
     assert len(beyond(x, 5)) <= 6 and beyond(np.ones((20, 2)), 10).shape == (0, 2)
+
+
+def test_points_lie_beyond_the_ends_of_curved_draws() -> None:
+    """The logarithm of a fast rate, and another that depends on it only where it is slow."""
+    rng = np.random.default_rng(0)
+    rate = rng.normal(0.0, 1.5, 4000)
+    other = -np.logaddexp(0.0, -2.0 * rate)  # falls with slow rates, level for fast ones
+    points = beyond(np.column_stack([rate, other + 0.02 * rng.normal(size=4000)]), 100)
+    far = points[points[:, 0] > 5.0]
+    assert np.abs(far[:, 1] - -np.logaddexp(0.0, -2.0 * far[:, 0])).min() < 0.1
+    slow = points[points[:, 0] < -5.0]
+    assert np.abs(slow[:, 1] - -np.logaddexp(0.0, -2.0 * slow[:, 0])).min() < 1.0
+    by_one_line = points[:16]
+    assert np.abs(by_one_line[by_one_line[:, 0] > 5.0][:, 1]).min() > 1.0
 
 
 def test_draws_of_modes_that_lie_apart_are_told_from_one_another() -> None:
@@ -99,3 +114,37 @@ def test_draws_stay_where_judging_their_steps_is_interrupted(monkeypatch: pytest
     monkeypatch.setattr(filter_steps, "_settle", interrupted)
     said = filter_steps.short_of_steps(cut_draws(), model)
     assert "was not judged to the end" in said and view.op.grid.choice.substeps == view.op.substeps == 4
+
+
+@pytest.mark.slow
+def test_a_curved_tail_of_fast_rates_is_not_ruled_out() -> None:
+    """A -> B -> C of which C is measured: the second rate may be fast, where the first alone tells what is seen."""
+    t = np.array([0.0, 0.5, 1.0, 2.0, 3.0, 5.0])
+
+    def level(k1: Any, k2: Any, a: Any) -> np.ndarray:
+        k1, k2, a = (np.asarray(v, float)[..., None] for v in (k1, k2, a))
+        k2 = np.where(abs(k1 - k2) < 1e-6 * k1, k1 * (1 + 1e-6), k2)
+        return np.asarray(a * (1 - (k2 * np.exp(-k1 * t) - k1 * np.exp(-k2 * t)) / (k2 - k1)))
+
+    y = level(2.0, 0.7, 1.0) + 0.08 * np.random.default_rng(0).standard_normal(t.size)
+    grid = np.meshgrid(np.linspace(-5, 5, 101), np.linspace(-6, 9, 301), np.linspace(-1.2, 2.5, 61), indexing="ij")
+    log = sum(-0.5 * (g / sd) ** 2 for g, sd in zip(grid, (1.0, 1.5, 0.5), strict=True))
+    log = log - 0.5 * np.sum(((y - level(*np.exp(grid))) / 0.08) ** 2, axis=-1)
+    weights = np.exp(log - log.max())
+    tail = weights[np.exp(grid[1]) > 20.0].sum() / weights.sum()
+    chain = sid.System(
+        lambda t, x, u, p: (-p.k1 * x.A, p.k1 * x.A - p.k2 * x.B, p.k2 * x.B),
+        states=("A", "B", "C"),
+        params=("k1", "k2"),
+        observe=lambda t, x, dx, u, p: x.C,
+    )
+    for seed in (0, 1):
+        with pm.Model(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rates = {"k1": pm.LogNormal("k1", 0.0, 1.0), "k2": pm.LogNormal("k2", 0.0, 1.5)}
+            x0 = {"A": pm.LogNormal("A0", 0.0, 0.5), "B": 0.0, "C": 0.0}
+            sid.ODEFilter("y", chain, sid.TimeSeries(t, None, y), rates, noise=0.08, x0=x0)
+            idata = sid.sample(random_seed=seed, progressbar=False)
+        found = float((idata["posterior"]["k2"] > 20.0).mean())
+        assert 0.6 * tail < found < 1.5 * tail or not idata.attrs["trusted"]
+        assert found > 0.3 * tail
