@@ -401,7 +401,7 @@ class FilterSteps(Carry):
             state[b], seen[c] = self._given_zero(block, h, z, lean)
         if self.coupled:
             leans = [self.along(row, predicted) if self.width else [] for row in exact or H]
-            state = self._together(state, predicted, [zero.gain for zero in seen], residual, H, leans)
+            state = self._together(state, predicted, [list(zero.gain) for zero in seen], residual, H, leans)
         return state, seen
 
     def _together(
