@@ -269,6 +269,8 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         rest = left_over(target, x)
         success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
     message = f"{message} {found.note}"
+    if solution.rates is not None:
+        message = f"{message} The equations switch: optimum and standard errors are by differences."
     if searched:
         weight = evaluation.information * np.outer(sizes(x), sizes(x))
         scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
@@ -281,7 +283,7 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         cov = np.zeros((x.size, x.size))
         if free.any():
             cov[np.ix_(free, free)] = target.covariance(evaluation, free)
-            each = None if rest.coloured else samples(target, x)
+            each = None if rest.coloured else samples(target, x, solution.rates)
             if each is not None and (p := unevenness(target, each)) < UNEVEN:
                 cov[np.ix_(free, free)] = sandwich(target, each, free)
                 message = (
@@ -309,12 +311,16 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         stderr = np.sqrt(np.diag(cov))
     if searched and success and not untold:
         short = too_small(target, x, evaluation, stderr, unknowns.lower, unknowns.upper)
-        if short.any():
+        named = [n for n, marked in zip(names, short, strict=True) if marked]
+        if short.any() and setup.by_default and not np.any(short & ~unknowns.layout.initial):
+            # Nobody asked for these, and the others' errors hold.
+            message = f"{message} The record says little of the initial states {named}: their standard errors are too small."
+        elif short.any():
             success = False
             message = (
-                f"The standard errors of {[n for n, s in zip(names, short, strict=True) if s]} are too small: four of them "
-                "away the fit is hardly worse, since the record says little of these unknowns. Sample the posterior "
-                f"(sid.sample), fix some (fixed=...), or use a longer record. {message}"
+                f"The standard errors of {named} are too small: four of them away the fit is hardly worse, since the record "
+                "says little of these unknowns. Sample the posterior (sid.sample), fix some (fixed=...), or use a longer "
+                f"record. {message}"
             )
     k = unknowns.n_leaves
     x0 = unknowns.layout.place(x)[1][:, : len(setup.base.states)]

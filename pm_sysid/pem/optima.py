@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pm_sysid.pem.differences import by_differences, standard_errors
 from pm_sysid.pem.left_over import left_over
 from pm_sysid.pem.objective import Evaluation, Objective
 from pm_sysid.pem.optimise import Solution, solve
@@ -34,6 +35,9 @@ POLISHED = 3
 IMAGE = 1e-6
 #: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best.
 CHANGED, COMPARABLE = 4, 3.0
+#: Where equations switch, ends this much less likely than the best are moved to their optima by differences, so many at most;
+#: and those whose parameters are within so many standard errors of the best are no others.
+RAGGED, MOVED, APART = 30.0, 8, 3.0
 
 
 class Optimum(NamedTuple):
@@ -96,6 +100,8 @@ class SeveralStarts:
             if self.places and more > first and self.lonely():
                 near = total // 2
                 self.round(np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]))
+        if self.places and self.best.solution.success:
+            self.smooth()
         self.nfev += self.starts.evaluated
         return self.found() if self.places else None
 
@@ -113,6 +119,40 @@ class SeveralStarts:
         if left_over(self.objective, self.best.solution.x).poor:
             return False
         return all(c.gain(value, p.solution.evaluation.value) > AS_GOOD for p in self.places if p is not self.best)
+
+    def smooth(self) -> None:
+        """Where equations switch, move ends to their optima by differences, and put those together that are then one.
+
+        The best may be another one then, and the derivatives of each are those over a standard error.
+        """
+        c, best = self.coordinates, self.best
+        assert c is not None
+        value, ends = best.solution.evaluation.value, sorted(self.places, key=lambda p: p.solution.evaluation.value)
+        moved, rest = [], []
+        for i, place in enumerate(ends):
+            if i > MOVED or c.gain(value, place.solution.evaluation.value) > RAGGED:
+                rest.append(place)
+                continue
+            found = by_differences(c, place.solution.x, place.solution.evaluation)
+            self.nfev += 2 * place.solution.x.size if found is None else found.evaluated
+            if found is None and i == 0:
+                return
+            if found is not None:
+                new = place.solution._replace(x=found.x, evaluation=found.evaluation, rates=found.rates)
+                place = place._replace(solution=new)
+            moved.append(place)
+        moved.sort(key=lambda p: p.solution.evaluation.value)
+        first = moved[0].solution
+        errors = standard_errors(c, first.x, first.evaluation)
+        told = ~self.objective.layout.initial if not self.objective.layout.initial.all() else np.ones(errors.size, dtype=bool)
+        self.places = [moved[0]]
+        for place in [*moved[1:], *rest]:
+            away = np.abs(c.of(place.solution.x) - c.of(first.x))
+            near = c.gain(first.evaluation.value, place.solution.evaluation.value) < RAGGED
+            if near and np.all((away <= APART * errors) | ~told):
+                self.places[0].starts.extend(place.starts)
+            else:
+                self.places.append(place)
 
     def lonely(self) -> bool:
         """Whether the best optimum drew one start, while others found others."""
