@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
+from pm_sysid.pem.objective import Evaluation, SquaredErrors
 from pm_sysid.pem.side_by_side import EXACT, Coordinates
 
-#: Unknowns are moved by this many standard errors to see whether outputs change as the derivatives say.
-SMALL = 0.1
-#: Where they change by this share more or less, the equations switch: of smooth ones the share falls with the square of the move.
-SWITCHES = 0.05
+#: Unknowns are moved by these shares of a standard error to see whether outputs change as the derivatives say.
+SMALL, LARGER = 0.1, 0.5
+#: The equations switch where the changes are this share of them off by the small move, and by the larger one less than so many
+#: times as much: of smooth equations 25 times.
+SWITCHES, GROWS = 0.05, 8.0
 #: What derivatives by differences are over, in standard errors to both sides: far enough that single jumps do not matter.
 MOVE = 2.0
 #: Steps of Gauss and Newton by differences, and the shares of each that are tried.
@@ -20,7 +21,7 @@ STEPS, SHARES = 8, (1.0, 0.5, 0.25, 0.1)
 
 
 class Differences(NamedTuple):
-    """An optimum by differences: unknowns, objective with derivatives, the rates (k, T, n) behind these, and points evaluated."""
+    """An optimum by differences: unknowns, objective with derivatives, rates (k, T, n) behind these, and points evaluated."""
 
     x: np.ndarray
     evaluation: Evaluation
@@ -83,14 +84,17 @@ def switches(c: Coordinates, x: np.ndarray, evaluation: Evaluation) -> bool:
     y = np.concatenate([r.output_matrix for r in c.objective.filter.records])
     if isinstance(c.objective, SquaredErrors) and evaluation.value <= EXACT * np.nanmean(y**2):
         return False  # what is left is rounding
-    rates = _rates(c, x, SMALL * standard_errors(c, x, evaluation))
-    if rates is None:
-        return False
-    m, seen = y.shape[1], c.objective.measured
-    exact, found = _exact(c, x)[..., :m][:, seen], rates[..., :m][:, seen]
-    moved = np.isfinite(found).all(axis=1)
-    apart, size = np.linalg.norm((found - exact)[moved], axis=1), np.linalg.norm(exact[moved], axis=1)
-    return bool(np.any(apart > SWITCHES * size))
+    m, seen, errors = y.shape[1], c.objective.measured, standard_errors(c, x, evaluation)
+    exact = _exact(c, x)[..., :m][:, seen]
+    size = np.linalg.norm(exact, axis=1)
+
+    def off(share: float) -> np.ndarray:
+        rates = _rates(c, x, share * errors)
+        apart = np.zeros_like(exact) if rates is None else rates[..., :m][:, seen] - exact
+        return np.where(size > 0, np.linalg.norm(np.nan_to_num(apart), axis=1) / np.where(size > 0, size, 1.0), 0.0)
+
+    small = off(SMALL)
+    return bool(np.any(small > SWITCHES)) and bool(np.any((small > SWITCHES) & (GROWS * small > off(LARGER))))
 
 
 def _exact(c: Coordinates, x: np.ndarray) -> np.ndarray:
