@@ -18,7 +18,9 @@ from pm_sysid.pem.predictors import ExtendedKalman, Predictor
 from pm_sysid.pem.result import PEMResult
 from pm_sysid.pem.settings import InitialState, Optimiser
 from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up
+from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.starts import Starts
+from pm_sysid.pem.uncertain_noise import has_process_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
@@ -276,8 +278,6 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
         gone = unknowns.layout.positive & (np.diag(weight) * scale < NEGLIGIBLE)
         unseen = unseen_unknowns(target, evaluation, weight, ~(pinned | gone))
-        if gone.any():
-            message = f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero."
         pinned = pinned | gone
         free = ~(pinned | unseen)
         cov = np.zeros((x.size, x.size))
@@ -291,6 +291,18 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
                     f"(p = {p:.1g}; see resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) "
                     "would learn more from the quiet samples."
                 )
+        below = ""
+        if isinstance(target, LogLikelihood) and free.any() and has_process_noise(target):
+            c = Coordinates(target, unknowns.lower, unknowns.upper, abs(evaluation.value))
+            uncertain = uncertain_noise(c, x, evaluation, free, gone, unknowns.x)
+            allowed = np.maximum(uncertain.ratio / target.enlarged(free), 1.0)
+            cov *= np.outer(allowed, allowed)
+            limits = [f"{names[j]} < {limit:.3g}" for j, limit in uncertain.limits.items()]
+            below = f" ({', '.join(limits)} with a chance of 95 %, which the standard errors allow for)" if limits else ""
+        if gone.any():
+            message = (
+                f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero{below}."
+            )
         cov[unseen, unseen] = np.inf
         at_bound = [n for n, b in zip(names, pinned & ~gone, strict=True) if b]
         if at_bound:

@@ -196,6 +196,10 @@ class LogLikelihood(Objective):
         information = evaluation.information[np.ix_(free, free)]
         scale = 1.0 / np.sqrt(np.diag(information))
         inverse: np.ndarray = scale[:, None] * np.linalg.pinv(information * np.outer(scale, scale), hermitian=True) * scale
+        return inverse * self.enlarged(free) ** 2
+
+    def enlarged(self, free: np.ndarray) -> float:
+        """By how much standard errors are larger because the estimated noise is too small."""
         N, taken = int(self.measured.sum()), int(np.sum(free & ~self.layout.positive))
         estimated = bool(np.any(free & self.layout.positive))
-        return inverse * (N / max(N - taken, 1)) if estimated else inverse
+        return float(np.sqrt(N / max(N - taken, 1))) if estimated else 1.0
