@@ -272,7 +272,10 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
     message = f"{message} {found.note}"
     if solution.rates is not None:
-        message = f"{message} The equations switch: optimum and standard errors are by differences."
+        message = (
+            f"{message} The outputs do not move with the unknowns as their derivatives say (equations that switch, or chaos): "
+            "optimum and standard errors are by differences."
+        )
     if searched:
         weight = evaluation.information * np.outer(sizes(x), sizes(x))
         scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)

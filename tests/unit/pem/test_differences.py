@@ -62,7 +62,7 @@ def test_a_bend_is_no_jump() -> None:
 def test_derivatives_are_those_over_standard_errors(objective: Any) -> None:
     predictor = STEPS if objective == "mse" else sid.ExtendedKalman(R="estimate", substeps=16)
     fit = sid.fit_pem(COULOMB, rubbing(0), TRUTH, predictor=predictor, x0=0.0, objective=objective, starts=1)
-    assert "The equations switch" in fit.message
+    assert "equations that switch" in fit.message
     found = by_differences(coordinates(fit), fit.x, fit.target.evaluate(fit.x))
     assert found is not None and found.evaluation.value <= fit.fun + 1e-9 * abs(fit.fun)
     step = np.where(np.arange(fit.x.size) == 2, 2 * fit.x_stderr, 0.0)
