@@ -11,6 +11,8 @@ from pm_sysid.pem.side_by_side import EXACT, Coordinates
 
 #: Unknowns are moved by these shares of a standard error to see whether outputs change as the derivatives say.
 SMALL, LARGER = 0.1, 0.5
+#: And by no more than this share of an unknown itself: standard errors of what a record hardly tells are far.
+MOST = 0.2
 #: The equations switch where the changes are this share of them off by the small move, and by the larger one less than so many
 #: times as much: of smooth equations 25 times.
 SWITCHES, GROWS = 0.05, 8.0
@@ -85,6 +87,7 @@ def switches(c: Coordinates, x: np.ndarray, evaluation: Evaluation) -> bool:
     if isinstance(c.objective, SquaredErrors) and evaluation.value <= EXACT * np.nanmean(y**2):
         return False  # what is left is rounding
     m, seen, errors = y.shape[1], c.objective.measured, standard_errors(c, x, evaluation)
+    errors = np.where(c.positive | (x == 0.0) | c.objective.layout.initial, errors, np.minimum(errors, MOST * np.abs(x)))
     exact = _exact(c, x)[..., :m][:, seen]
     size = np.linalg.norm(exact, axis=1)
 

@@ -130,10 +130,10 @@ def fit_pem(
     one compiled call.
 
     ``success`` is False where an optimum is in doubt: another is nearly as good, the best drew one start of many while others
-    ended at optima that are not much higher, the fit explains no more than a constant, or standard errors do not hold (four of
-    them away, the other unknowns fitted again, the log-likelihood has lost less than 0.4 of what the parabola says).
-    ``message`` then says so, and ``optima`` lists all that were found. Where the innovations are not white, ``message`` says
-    that the standard errors are too small.
+    ended at optima that are not much higher, the fit is poor and few starts ended there, it explains no more than a constant,
+    or standard errors do not hold (four of them away, the other unknowns fitted again, the log-likelihood has lost less than
+    0.4 of what the parabola says). ``message`` then says so, and ``optima`` lists all that were found. Where the innovations
+    are not white, ``message`` says that the standard errors are too small.
 
     Examples
     --------

@@ -10,7 +10,7 @@ import numpy as np
 
 from pm_sysid.pem.differences import by_differences, standard_errors
 from pm_sysid.pem.left_over import SHORTER, left_over
-from pm_sysid.pem.objective import Evaluation, Objective
+from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
 from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
 from pm_sysid.pem.side_by_side import Coordinates, End, explore
@@ -36,8 +36,11 @@ FEW = 0.25
 POLISHED = 3
 #: Optima this near each other in log-likelihood are images of each other: the model has a symmetry.
 IMAGE = 1e-6
-#: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best.
-CHANGED, COMPARABLE = 4, 3.0
+#: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best or
+#: at most this share of the outputs' variance.
+CHANGED, COMPARABLE, EXPLAINED = 4, 3.0, 0.3
+#: Where a search with other signs has gone this many times as far as the optimum, it is on its way to infinity.
+ENDLESS = 1e6
 #: All patterns of signs are looked at for so many unknowns at most; of more, each alone and pairs.
 PATTERNS = 6
 #: Where equations switch, ends this much less likely than the best are moved to their optima by differences, so many at most;
@@ -188,17 +191,23 @@ class SeveralStarts:
         if not len(points):
             return
         self.nfev += len(points)
-        found = self.objective.values(points)
+        found, explained = self.objective.values(points), -np.inf
+        if isinstance(self.objective, SquaredErrors):
+            y = np.concatenate([r.output_matrix for r in self.objective.filter.records])
+            explained = EXPLAINED * float(np.nansum(np.nanvar(y, axis=0)))
         begin: list[np.ndarray] = []
         for i in np.argsort(found):
             if not np.isfinite(found[i]) or self.alike(best, points[i], 4 * SAME):
                 continue
             if abs(c.gain(value, found[i])) < IMAGE:
                 self.images.append(np.sign(points[i]) != np.sign(best.x))
-            elif len(begin) < CHANGED and c.gain(value, found[i]) < 0.5 * self.objective.count * np.log(COMPARABLE):
+            elif len(begin) < CHANGED and (
+                c.gain(value, found[i]) < 0.5 * self.objective.count * np.log(COMPARABLE) or found[i] < explained
+            ):
                 begin.append(points[i])
         if not begin:
             return
+        before = {id(p) for p in self.places}
         self.round(np.array(begin))
         kept = []
         for place in self.places:
@@ -206,7 +215,7 @@ class SeveralStarts:
             as_good = abs(c.gain(value, place.solution.evaluation.value)) < IMAGE and not self.alike(best, x, 4 * SAME)
             if as_good and self.alike(best, np.copysign(x, best.x), 4 * SAME):
                 self.images.append(np.sign(x) != np.sign(best.x))
-            else:
+            elif id(place) in before or place is self.best or np.all(np.abs(x) < ENDLESS * np.maximum(np.abs(best.x), 1.0)):
                 kept.append(place)
         self.places = kept
 
