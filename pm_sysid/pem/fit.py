@@ -322,6 +322,12 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
                 f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at all): "
                 f"the prediction errors do not change with them. Fix some (fixed=...), or excite them. {message}"
             )
+            if stepped := [names[i] for i in np.flatnonzero(unseen) if _moves_in_steps(target, unknowns, x, int(i))]:
+                message = (
+                    f"The prediction errors change with {stepped} in jumps alone (a threshold of a switch), which no "
+                    "derivative shows: make the switch smooth (such as a steep tanh), or fit with several "
+                    f"fixed values. {message}"
+                )
     with np.errstate(invalid="ignore"):
         stderr = np.sqrt(np.diag(cov))
     if searched and success and not untold:
@@ -369,6 +375,17 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         target=target,
     )
     return result, untold
+
+
+def _moves_in_steps(target: Objective, unknowns: Unknowns, x: np.ndarray, i: int) -> bool:
+    """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""
+    evaluation = target.evaluate(x)
+    if evaluation.information[i, i] > 0:
+        return False
+    points = np.tile(x, (2, 1))
+    points[:, i] += np.array([-0.1, 0.1]) * sizes(x)[i]
+    values = target.values(np.clip(points, unknowns.lower, unknowns.upper))
+    return bool(np.any(np.isfinite(values) & (np.abs(values - evaluation.value) > 1e-9 * abs(evaluation.value))))
 
 
 def _jacobian(target: Objective, evaluation: Any) -> np.ndarray:

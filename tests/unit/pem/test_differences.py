@@ -87,3 +87,15 @@ def test_dry_friction_is_neither_doubted_nor_wrong(start: str, sine: bool) -> No
         doubted += not fit.success
     assert doubted <= 1
     assert np.abs(scores).max() < 4.5 and 0.8 < np.sqrt(np.mean(np.square(scores))) < 1.2
+
+
+def test_a_threshold_that_no_derivative_shows_is_named() -> None:
+    relay = sid.System(
+        lambda t, x, u, p: -p.a * x.T + pt.switch(pt.ge(u.F, p.th), 1.0, 0.0),
+        states=("T",), inputs=("F",), params=("a", "th"), observe=lambda t, x, dx, u, p: x.T,
+    )  # fmt: skip
+    data = record(noise=0.0).replace(y=None, u=np.random.default_rng(0).normal(size=200))
+    y = sid.simulate(relay, data, {"a": 1.0, "th": 0.5}, x0=0.0, substeps=2)["y"].to_numpy()
+    noisy = data.replace(y=y + 0.01 * np.random.default_rng(1).normal(size=200))
+    fit = sid.fit_pem(relay, noisy, {"a": 0.7, "th": 0.2}, predictor=FREE, x0=0.0, starts=1)
+    assert not fit.success and "change with ['th'] in jumps alone" in fit.message
