@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
-from pm_sysid.pem.side_by_side import EXACT, Coordinates
+from pm_sysid.pem.side_by_side import EXACT, Coordinates, valleys
 
 #: Standard errors from the optimum at which an unknown is looked at.
 FAR = 4.0
@@ -58,33 +58,9 @@ def too_small(
     )
     unclear = [k for k in range(len(points)) if not PARABOLA[0] < shares[k] < PARABOLA[1] and shares[k] > SHALLOW]
     unclear = sorted(unclear, key=lambda k: -abs(np.log(shares[k])))[:LOOKED_AT]
-    lowest = _valleys(c, [points[k] for k in unclear], [which[k] for k in unclear], free)
-    for k, value in zip(unclear, lowest, strict=True):
+    lowest = valleys(c, [points[k] for k in unclear], [which[k] for k in unclear], free, STEPS)
+    for k, (_, found) in zip(unclear, lowest, strict=True):
+        value = np.inf if found is None else found.value
         shares[k] = c.gain(evaluation.value, value) / expected[k] if np.isfinite(value) else np.inf
     marked[[i for i, share in zip(which, shares, strict=True) if share < SHALLOW]] = True
     return marked
-
-
-def _valleys(c: Coordinates, starts: list[np.ndarray], held: list[int], free: np.ndarray) -> list[float]:
-    """Lowest objectives that a few damped steps of Gauss and Newton reach from points (S) with one unknown of each held."""
-    at, trials, best = list(starts), list(starts), [np.inf] * len(starts)
-    damping = [1e-3] * len(starts)
-    slopes: list[tuple[np.ndarray, np.ndarray] | None] = [None] * len(starts)
-    for _ in range(STEPS if starts else 0):
-        unknowns = np.array([c.unknowns(u) for u in trials])
-        for k, (x, e) in enumerate(zip(unknowns, c.objective.evaluate_many(unknowns), strict=True)):
-            if e.finite and e.value <= best[k]:
-                best[k], at[k], slopes[k], damping[k] = e.value, trials[k], c.slope(x, e), damping[k] / 10
-            else:
-                damping[k] = min(100 * damping[k], 1e6)
-            if (slope := slopes[k]) is None:
-                trials[k] = 0.5 * (trials[k] + at[k])
-                continue
-            moving = np.flatnonzero(free & (np.arange(free.size) != held[k]))
-            gradient, information = slope[0][moving], slope[1][np.ix_(moving, moving)]
-            size = np.sqrt(np.maximum(np.diag(information), 1e-300))
-            scaled = information / np.outer(size, size) + damping[k] * np.eye(moving.size)
-            step = np.zeros(free.size)
-            step[moving] = -np.linalg.lstsq(scaled, gradient / size, rcond=None)[0] / size
-            trials[k] = np.clip(at[k] + step, c.lower, c.upper)
-    return best

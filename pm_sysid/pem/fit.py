@@ -18,7 +18,9 @@ from pm_sysid.pem.predictors import ExtendedKalman, Predictor
 from pm_sysid.pem.result import PEMResult
 from pm_sysid.pem.settings import InitialState, Optimiser
 from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up
+from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.starts import Starts
+from pm_sysid.pem.uncertain_noise import has_process_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
@@ -128,10 +130,10 @@ def fit_pem(
     one compiled call.
 
     ``success`` is False where an optimum is in doubt: another is nearly as good, the best drew one start of many while others
-    ended at optima that are not much higher, the fit explains no more than a constant, or standard errors do not hold (four of
-    them away, the other unknowns fitted again, the log-likelihood has lost less than 0.4 of what the parabola says).
-    ``message`` then says so, and ``optima`` lists all that were found. Where the innovations are not white, ``message`` says
-    that the standard errors are too small.
+    ended at optima that are not much higher, the fit is poor and few starts ended there, it explains no more than a constant,
+    or standard errors do not hold (four of them away, the other unknowns fitted again, the log-likelihood has lost less than
+    0.4 of what the parabola says). ``message`` then says so, and ``optima`` lists all that were found. Where the innovations
+    are not white, ``message`` says that the standard errors are too small.
 
     Examples
     --------
@@ -269,19 +271,22 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         rest = left_over(target, x)
         success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
     message = f"{message} {found.note}"
+    if solution.rates is not None:
+        message = (
+            f"{message} The outputs do not move with the unknowns as their derivatives say (equations that switch, or chaos): "
+            "optimum and standard errors are by differences."
+        )
     if searched:
         weight = evaluation.information * np.outer(sizes(x), sizes(x))
         scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
         gone = unknowns.layout.positive & (np.diag(weight) * scale < NEGLIGIBLE)
         unseen = unseen_unknowns(target, evaluation, weight, ~(pinned | gone))
-        if gone.any():
-            message = f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero."
         pinned = pinned | gone
         free = ~(pinned | unseen)
         cov = np.zeros((x.size, x.size))
         if free.any():
             cov[np.ix_(free, free)] = target.covariance(evaluation, free)
-            each = None if rest.coloured else samples(target, x)
+            each = None if rest.coloured else samples(target, x, solution.rates)
             if each is not None and (p := unevenness(target, each)) < UNEVEN:
                 cov[np.ix_(free, free)] = sandwich(target, each, free)
                 message = (
@@ -289,6 +294,18 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
                     f"(p = {p:.1g}; see resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) "
                     "would learn more from the quiet samples."
                 )
+        below = ""
+        if isinstance(target, LogLikelihood) and free.any() and has_process_noise(target):
+            c = Coordinates(target, unknowns.lower, unknowns.upper, abs(evaluation.value))
+            uncertain = uncertain_noise(c, x, evaluation, free, gone, unknowns.x)
+            allowed = np.maximum(uncertain.ratio / target.enlarged(free), 1.0)
+            cov *= np.outer(allowed, allowed)
+            limits = [f"{names[j]} < {limit:.3g}" for j, limit in uncertain.limits.items()]
+            below = f" ({', '.join(limits)} with a chance of 95 %, which the standard errors allow for)" if limits else ""
+        if gone.any():
+            message = (
+                f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero{below}."
+            )
         cov[unseen, unseen] = np.inf
         at_bound = [n for n, b in zip(names, pinned & ~gone, strict=True) if b]
         if at_bound:
@@ -305,16 +322,26 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
                 f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at all): "
                 f"the prediction errors do not change with them. Fix some (fixed=...), or excite them. {message}"
             )
+            if stepped := [names[i] for i in np.flatnonzero(unseen) if _moves_in_steps(target, unknowns, x, int(i))]:
+                message = (
+                    f"The prediction errors change with {stepped} in jumps alone (a threshold of a switch), which no "
+                    "derivative shows: make the switch smooth (such as a steep tanh), or fit with several "
+                    f"fixed values. {message}"
+                )
     with np.errstate(invalid="ignore"):
         stderr = np.sqrt(np.diag(cov))
     if searched and success and not untold:
         short = too_small(target, x, evaluation, stderr, unknowns.lower, unknowns.upper)
-        if short.any():
+        named = [n for n, marked in zip(names, short, strict=True) if marked]
+        if short.any() and setup.by_default and not np.any(short & ~unknowns.layout.initial):
+            # Nobody asked for these, and the others' errors hold.
+            message = f"{message} The record says little of the initial states {named}: their standard errors are too small."
+        elif short.any():
             success = False
             message = (
-                f"The standard errors of {[n for n, s in zip(names, short, strict=True) if s]} are too small: four of them "
-                "away the fit is hardly worse, since the record says little of these unknowns. Sample the posterior "
-                f"(sid.sample), fix some (fixed=...), or use a longer record. {message}"
+                f"The standard errors of {named} are too small: four of them away the fit is hardly worse, since the record "
+                "says little of these unknowns. Sample the posterior (sid.sample), fix some (fixed=...), or use a longer "
+                f"record. {message}"
             )
     k = unknowns.n_leaves
     x0 = unknowns.layout.place(x)[1][:, : len(setup.base.states)]
@@ -348,6 +375,17 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         target=target,
     )
     return result, untold
+
+
+def _moves_in_steps(target: Objective, unknowns: Unknowns, x: np.ndarray, i: int) -> bool:
+    """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""
+    evaluation = target.evaluate(x)
+    if evaluation.information[i, i] > 0:
+        return False
+    points = np.tile(x, (2, 1))
+    points[:, i] += np.array([-0.1, 0.1]) * sizes(x)[i]
+    values = target.values(np.clip(points, unknowns.lower, unknowns.upper))
+    return bool(np.any(np.isfinite(values) & (np.abs(values - evaluation.value) > 1e-9 * abs(evaluation.value))))
 
 
 def _jacobian(target: Objective, evaluation: Any) -> np.ndarray:

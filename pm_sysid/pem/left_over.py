@@ -18,6 +18,12 @@ COLOURED = 1e-4
 NOTHING = 0.8
 #: One that has left at most this share explains the outputs, coloured innovations or not.
 LITTLE = 0.05
+#: What to do about errors with many optima, as those of a long free run are where neighbouring solutions part.
+SHORTER = (
+    "Over a long free run, errors of chaotic, unstable or oscillating systems have very many optima: fit a shorter part of the "
+    "record first, or predict with the measured output, by process noise (predictor=ExtendedKalman(Q=..., R=...)); or give "
+    "bounds, a better guess or more starts (starts=50)."
+)
 
 
 class LeftOver(NamedTuple):
@@ -47,7 +53,7 @@ class LeftOver(NamedTuple):
         if self.explains_nothing:
             return (
                 f"The fit explains nothing: its errors have {100 * self.share:.0f} % of the outputs' variance, and are not "
-                "white. Start nearer to the record, give bounds or more starts, or use another model."
+                f"white. {SHORTER} Or use another model."
             )
         if self.coloured:
             return f"The innovations are not white (p = {self.p:.1g}; see resid()): the standard errors are too small."

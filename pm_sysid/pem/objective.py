@@ -108,19 +108,22 @@ class Objective(ABC):
         return rows
 
     def values(self, points: np.ndarray) -> np.ndarray:
-        """Objective (S,) at points (S, k); infinite where it is impossible.
+        """Objective (S,) at points (S, k); infinite where it is impossible."""
+        with np.errstate(all="ignore"):
+            found = [self.of(v, np.zeros((1, *v.shape))).value for v in self.outputs(points)]
+        return np.where(np.isfinite(found), found, np.inf)
+
+    def outputs(self, points: np.ndarray) -> np.ndarray:
+        """What the filter gives (S, T, n) at points (S, k).
 
         By one direction that does not move: what has been compiled for derivatives serves, and as many points as fit into a
         vector cost as much as one.
         """
         params, x0 = self.layout.place(points[0])
-        still, found = Motion(np.zeros((1, params.size)), np.zeros((1, *x0.shape))), []
+        still = Motion(np.zeros((1, params.size)), np.zeros((1, *x0.shape)))
         per = max(1, int(LARGEST / (self.measured.size * 4)))
         with np.errstate(all="ignore"):
-            for some in np.array_split(points, range(per, len(points), per)):
-                values, rates = self._run_many(some, still)
-                found += [self.of(v, r).value for v, r in zip(values, rates, strict=True)]
-        return np.where(np.isfinite(found), found, np.inf)
+            return np.concatenate([self._run_many(s, still)[0] for s in np.array_split(points, range(per, len(points), per))])
 
     def _run_many(self, points: np.ndarray, motion: Motion) -> tuple[np.ndarray, np.ndarray]:
         placed = [self.layout.place(x) for x in points]
@@ -193,6 +196,10 @@ class LogLikelihood(Objective):
         information = evaluation.information[np.ix_(free, free)]
         scale = 1.0 / np.sqrt(np.diag(information))
         inverse: np.ndarray = scale[:, None] * np.linalg.pinv(information * np.outer(scale, scale), hermitian=True) * scale
+        return inverse * self.enlarged(free) ** 2
+
+    def enlarged(self, free: np.ndarray) -> float:
+        """By how much standard errors are larger because the estimated noise is too small."""
         N, taken = int(self.measured.sum()), int(np.sum(free & ~self.layout.positive))
         estimated = bool(np.any(free & self.layout.positive))
-        return inverse * (N / max(N - taken, 1)) if estimated else inverse
+        return float(np.sqrt(N / max(N - taken, 1))) if estimated else 1.0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import NamedTuple
 
 import numpy as np
 
-from pm_sysid.pem.left_over import left_over
-from pm_sysid.pem.objective import Evaluation, Objective
+from pm_sysid.pem.differences import by_differences, standard_errors
+from pm_sysid.pem.left_over import SHORTER, left_over
+from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
 from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
 from pm_sysid.pem.side_by_side import Coordinates, End, explore
@@ -28,12 +30,22 @@ RUGGED = 1.5
 FIRST_ROUND = 4
 #: Starts from which on it counts that one alone ended at the best optimum.
 LONELY = 3
+#: A poor fit has been found by chance where no more than this share of the starts ended there.
+FEW = 0.25
 #: Ends that are searched from to the last digit, in a round.
 POLISHED = 3
 #: Optima this near each other in log-likelihood are images of each other: the model has a symmetry.
 IMAGE = 1e-6
-#: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best.
-CHANGED, COMPARABLE = 4, 3.0
+#: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best or
+#: at most this share of the outputs' variance.
+CHANGED, COMPARABLE, EXPLAINED = 4, 3.0, 0.3
+#: Where a search with other signs has gone this many times as far as the optimum, it is on its way to infinity.
+ENDLESS = 1e6
+#: All patterns of signs are looked at for so many unknowns at most; of more, each alone and pairs.
+PATTERNS = 6
+#: Where equations switch, ends this much less likely than the best are moved to their optima by differences, so many at most;
+#: and those whose parameters are within so many standard errors of the best are no others.
+RAGGED, MOVED, APART = 30.0, 8, 3.0
 
 
 class Optimum(NamedTuple):
@@ -74,7 +86,7 @@ class SeveralStarts:
         self.places: list[_Place] = []
         self.tried = self.unfinished = self.nfev = self.njev = 0
         self.coordinates: Coordinates | None = None
-        self.images: list[str] = []
+        self.images: list[np.ndarray] = []
 
     def run(self, total: int, given: np.ndarray) -> Found | None:
         """Search from the guess and ``total - 1`` drawn starts, or those ``given`` (S, k); None if nothing is possible."""
@@ -96,6 +108,8 @@ class SeveralStarts:
             if self.places and more > first and self.lonely():
                 near = total // 2
                 self.round(np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]))
+        if self.places and self.best.solution.success and not left_over(self.objective, self.best.solution.x).poor:
+            self.smooth()
         self.nfev += self.starts.evaluated
         return self.found() if self.places else None
 
@@ -113,6 +127,40 @@ class SeveralStarts:
         if left_over(self.objective, self.best.solution.x).poor:
             return False
         return all(c.gain(value, p.solution.evaluation.value) > AS_GOOD for p in self.places if p is not self.best)
+
+    def smooth(self) -> None:
+        """Where equations switch, move ends to their optima by differences, and put those together that are then one.
+
+        The best may be another one then, and the derivatives of each are those over a standard error.
+        """
+        c, best = self.coordinates, self.best
+        assert c is not None
+        value, ends = best.solution.evaluation.value, sorted(self.places, key=lambda p: p.solution.evaluation.value)
+        moved, rest = [], []
+        for i, place in enumerate(ends):
+            if i > MOVED or c.gain(value, place.solution.evaluation.value) > RAGGED:
+                rest.append(place)
+                continue
+            found = by_differences(c, place.solution.x, place.solution.evaluation)
+            self.nfev += 2 * place.solution.x.size if found is None else found.evaluated
+            if found is None and i == 0:
+                return
+            if found is not None:
+                new = place.solution._replace(x=found.x, evaluation=found.evaluation, rates=found.rates)
+                place = place._replace(solution=new)
+            moved.append(place)
+        moved.sort(key=lambda p: p.solution.evaluation.value)
+        first = moved[0].solution
+        errors = standard_errors(c, first.x, first.evaluation)
+        told = ~self.objective.layout.initial if not self.objective.layout.initial.all() else np.ones(errors.size, dtype=bool)
+        self.places = [moved[0]]
+        for place in [*moved[1:], *rest]:
+            away = np.abs(c.of(place.solution.x) - c.of(first.x))
+            near = c.gain(first.evaluation.value, place.solution.evaluation.value) < RAGGED
+            if near and np.all((away <= APART * errors) | ~told):
+                self.places[0].starts.extend(place.starts)
+            else:
+                self.places.append(place)
 
     def lonely(self) -> bool:
         """Whether the best optimum drew one start, while others found others."""
@@ -139,50 +187,66 @@ class SeveralStarts:
         assert c is not None
         best = self.best.solution
         value = best.evaluation.value
-        points, changed = self.other_signs(best.x)
+        points = self.other_signs(best.x)
         if not len(points):
             return
         self.nfev += len(points)
-        found = self.objective.values(points)
+        found, explained = self.objective.values(points), -np.inf
+        if isinstance(self.objective, SquaredErrors):
+            y = np.concatenate([r.output_matrix for r in self.objective.filter.records])
+            explained = EXPLAINED * float(np.nansum(np.nanvar(y, axis=0)))
         begin: list[np.ndarray] = []
         for i in np.argsort(found):
             if not np.isfinite(found[i]) or self.alike(best, points[i], 4 * SAME):
                 continue
             if abs(c.gain(value, found[i])) < IMAGE:
-                self.images.append(changed[i])
-            elif len(begin) < CHANGED and c.gain(value, found[i]) < 0.5 * self.objective.count * np.log(COMPARABLE):
+                self.images.append(np.sign(points[i]) != np.sign(best.x))
+            elif len(begin) < CHANGED and (
+                c.gain(value, found[i]) < 0.5 * self.objective.count * np.log(COMPARABLE) or found[i] < explained
+            ):
                 begin.append(points[i])
         if not begin:
             return
+        before = {id(p) for p in self.places}
         self.round(np.array(begin))
         kept = []
         for place in self.places:
             x = place.solution.x
             as_good = abs(c.gain(value, place.solution.evaluation.value)) < IMAGE and not self.alike(best, x, 4 * SAME)
             if as_good and self.alike(best, np.copysign(x, best.x), 4 * SAME):
-                flipped = np.sign(x) != np.sign(best.x)
-                self.images.append(", ".join(n for n, f in zip(self.objective.layout.names, flipped, strict=True) if f))
-            else:
+                self.images.append(np.sign(x) != np.sign(best.x))
+            elif id(place) in before or place is self.best or np.all(np.abs(x) < ENDLESS * np.maximum(np.abs(best.x), 1.0)):
                 kept.append(place)
         self.places = kept
 
-    def other_signs(self, x: np.ndarray) -> tuple[np.ndarray, list[str]]:
-        """Unknowns (S, k) with other signs within the bounds, and which they are.
+    def other_signs(self, x: np.ndarray) -> np.ndarray:
+        """Unknowns (S, k) with other signs within the bounds.
 
-        Each alone, all of one name, and either together with the initial states, whose signs may follow.
+        All patterns of signs of a few unknowns (those of one name in several records change together, and each alone); either
+        with the initial states, whose signs may follow, or without.
         """
         layout = self.objective.layout
         names = np.array([re.sub(r"(?<=.)\[\d+\]", "", name) for name in layout.names])
-        free, initial = ~layout.positive & (x != 0.0), layout.initial
-        groups = [(names == name) & free for name in dict.fromkeys(names[~initial].tolist())]
-        each = [np.arange(x.size) == i for i in np.flatnonzero(free & ~initial)]
-        flips = [f for f in [*each, *(g for g in groups if g.sum() > 1)] if f.any()]
+        inside = (-x >= self.starts.lower) & (-x <= self.starts.upper)
+        free, initial = ~layout.positive & (x != 0.0) & inside, layout.initial
+        groups = [g for n in dict.fromkeys(names[~initial].tolist()) if (g := (names == n) & free).any()]
+        most = len(groups) if len(groups) <= PATTERNS else 2
+        several = [chosen for n in range(1, most + 1) for chosen in itertools.combinations(groups, n)]
+        flips = [np.logical_or.reduce(chosen) for chosen in several]
+        flips += [np.arange(x.size) == i for g in groups if g.sum() > 1 for i in np.flatnonzero(g)]
         if (free & initial).any():
             flips = [*flips, *(f | (free & initial) for f in flips), free & initial]
-        points = np.array([np.where(f, -x, x) for f in flips]).reshape(-1, x.size)
-        inside = ((points >= self.starts.lower) & (points <= self.starts.upper)).all(axis=1)
-        said = [", ".join(n for n, on in zip(layout.names, f, strict=True) if on) for f in flips]
-        return points[inside], [s for s, ok in zip(said, inside, strict=True) if ok]
+        return np.array([np.where(f, -x, x) for f in flips]).reshape(-1, x.size)
+
+    def symmetries(self) -> list[str]:
+        """Names of unknowns whose signs may change together; no combinations of others that may."""
+        told: list[np.ndarray] = []
+        sums = {np.zeros(self.starts.x.size, dtype=bool).tobytes()}
+        for image in sorted(self.images, key=np.sum):
+            if image.tobytes() not in sums:
+                told.append(image)
+                sums |= {(np.frombuffer(other, dtype=bool) ^ image).tobytes() for other in sums}
+        return [", ".join(n for n, on in zip(self.objective.layout.names, image, strict=True) if on) for image in told]
 
     def solve(self, x: np.ndarray) -> Solution:
         """Search from one point as the user asked for."""
@@ -286,7 +350,7 @@ class SeveralStarts:
             words += f", others at objectives of {others}{', ...' if len(places) > 4 else ''}"
         words = f"{words}{f'; {self.unfinished} did not get anywhere' if self.unfinished else ''}."
         if self.images:
-            words += f" The fit is the same with the other sign of {'; or of '.join(dict.fromkeys(self.images))}."
+            words += f" The fit is the same with the other sign of {'; or of '.join(self.symmetries())}."
         return words
 
     def doubt(self, places: list[_Place]) -> str:
@@ -294,6 +358,12 @@ class SeveralStarts:
         c = self.coordinates
         assert c is not None
         best, names = places[0].solution, self.objective.layout.names
+        drew = len(places[0].starts)
+        if self.tried > LONELY and drew <= FEW * self.tried and (rest := left_over(self.objective, best.x)).poor:
+            return (
+                f"The fit is poor (its errors have {100 * rest.share:.0f} % of the outputs' variance, and are not white), and "
+                f"only {drew} of {self.tried} starts ended here: a far better one may have been missed. {SHORTER}"
+            )
         others = [p for p in places[1:] if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
         rivals = [p for p in others if c.gain(best.evaluation.value, p.solution.evaluation.value) < AS_GOOD]
         if rivals:

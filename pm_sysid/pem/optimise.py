@@ -39,7 +39,7 @@ class Iteration(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Where a search ended."""
+    """Where a search ended; ``rates`` (k, T, n) are those behind the derivatives, where these are by differences."""
 
     x: np.ndarray
     evaluation: Evaluation
@@ -49,6 +49,7 @@ class Solution(NamedTuple):
     nfev: int
     njev: int
     history: list[Iteration]
+    rates: np.ndarray | None = None
 
 
 class Search:

@@ -42,10 +42,10 @@ class PEMResult(scipy.optimize.OptimizeResult):
         The distinct optima found, the best first: ``objective``, ``parameters`` (k,) in the order of ``names``, and the number
         of ``starts`` that ended there.
     jac : ndarray, shape (N, k)
-        Derivatives of the measured innovations; for a likelihood its gradient, (k,).
+        Derivatives of the measured innovations, by differences where equations switch; for a likelihood its gradient, (k,).
     cov : ndarray, shape (k, k)
-        Covariance of the estimate: for innovations white in time, or inverse expected information. Zero for unknowns on a
-        bound, infinite for those the record says nothing about.
+        Covariance of the estimate: for innovations white in time, or inverse expected information, enlarged by what the record
+        leaves open of estimated process noise. Zero for unknowns on a bound, infinite for those the record says nothing about.
     stderr : tree
         Standard errors in the structure of ``p_guess``; ``x_stderr`` (k,) has them all.
     noise : dict

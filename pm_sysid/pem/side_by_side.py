@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -112,6 +112,52 @@ def explore(
         for s in found
         if s.evaluation is not None
     ], points
+
+
+def valleys(
+    c: Coordinates, starts: Sequence[np.ndarray], held: Sequence[int], free: np.ndarray, steps: int
+) -> list[tuple[np.ndarray, Evaluation | None]]:
+    """Lowest points that a few damped steps of Gauss and Newton reach from coordinates with one unknown of each held.
+
+    Parameters
+    ----------
+    c
+    starts : sequence of ndarray, each (k,)
+    held : sequence of int
+        The unknown of each that stays.
+    free : ndarray, shape (k,)
+        Marks unknowns that may move.
+    steps
+
+    Returns
+    -------
+    list of (ndarray, Evaluation or None)
+        Coordinates and evaluation of each; None where no point was possible.
+    """
+    at, trials = list(starts), list(starts)
+    best: list[Evaluation | None] = [None] * len(starts)
+    damping = [1e-3] * len(starts)
+    for _ in range(steps if starts else 0):
+        unknowns = np.array([c.unknowns(u) for u in trials])
+        for k, e in enumerate(c.objective.evaluate_many(unknowns)):
+            lowest = best[k]
+            if e.finite and (lowest is None or e.value <= lowest.value):
+                best[k], at[k], damping[k] = e, trials[k], damping[k] / 10
+            else:
+                damping[k] = min(100 * damping[k], 1e6)
+            lowest = best[k]
+            if lowest is None:
+                trials[k] = 0.5 * (trials[k] + at[k])
+                continue
+            moving = np.flatnonzero(free & (np.arange(free.size) != held[k]))
+            slope, information = c.slope(c.unknowns(at[k]), lowest)
+            gradient, information = slope[moving], information[np.ix_(moving, moving)]
+            size = np.sqrt(np.maximum(np.diag(information), 1e-300))
+            scaled = information / np.outer(size, size) + damping[k] * np.eye(moving.size)
+            step = np.zeros(free.size)
+            step[moving] = -np.linalg.lstsq(scaled, gradient / size, rcond=None)[0] / size
+            trials[k] = np.clip(at[k] + step, c.lower, c.upper)
+    return list(zip(at, best, strict=True))
 
 
 def _judge(

@@ -30,11 +30,12 @@ class Samples(NamedTuple):
     information: np.ndarray
 
 
-def samples(objective: Objective, x: np.ndarray) -> Samples:
-    """Evaluate an objective value by value at unknowns ``x``."""
+def samples(objective: Objective, x: np.ndarray, by_differences: np.ndarray | None = None) -> Samples:
+    """Evaluate an objective value by value at unknowns ``x``; with rates of change (k, T, n) in place of its own."""
     m, seen = objective.measured.shape[1], objective.measured
     with np.errstate(all="ignore"):
         values, rates = objective.filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
+    rates = rates if by_differences is None else by_differences
     e, slope = values[:, :m][seen], rates[..., :m][:, seen].T
     predicted = np.concatenate([r.output_matrix for r in objective.filter.records])[seen] - e
     if not isinstance(objective, LogLikelihood):

@@ -281,3 +281,45 @@ def test_a_delay_is_found_from_half_of_it_or_doubted() -> None:
         assert near or not found.success
         right += near
     assert right >= 7
+
+
+@pytest.mark.slow
+def test_the_free_run_of_a_chaotic_system_is_found_or_doubted() -> None:
+    """Three seconds of Lorenz's equations: a quarter of the variance was left by a search that had ended alone, a success."""
+    lorenz = sid.System(
+        lambda t, x, u, p: (p.s * (x.y - x.x), x.x * (p.r - x.z) - x.y, x.x * x.y - p.b * x.z),
+        states=("x", "y", "z"), params=("s", "r", "b"), observe=lambda t, x, dx, u, p: x.x,
+    )  # fmt: skip
+    truth, free, doubted = np.array([10.0, 28.0, 8 / 3]), sid.TimeSeries(0.02 * np.arange(150), None, None), 0
+    clean = sid.simulate(lorenz, free, dict(zip("srb", truth, strict=True)), x0=[1.0, 2.0, 20.0], substeps=4)["x"].to_numpy()
+    guess = {"s": 8.0, "r": 25.0, "b": 2.0}
+    for seed in range(12):
+        data = free.replace(y=clean + 0.02 * clean.std() * np.random.default_rng(seed).standard_normal(150))
+        result = sid.fit_pem(lorenz, data, guess, predictor=sid.ExtendedKalman(substeps=4), random_seed=seed)
+        assert not result.success or np.all(np.abs(result.x[:3] - truth) < 4.5 * result.x_stderr[:3])
+        doubted += "predict with the measured output" in result.message
+    assert doubted > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cubic", [0.0, 0.1])
+def test_signs_that_change_together(cubic: float) -> None:
+    """A gain, a quadratic stiffness and a sensor: no sign changes alone. With a cubic sensor the other three fit worse."""
+    system = sid.System(
+        lambda t, x, u, p: (x.v, p.g * u.F - p.c * x.v - 4 * x.z - p.a * x.z**2 - x.z**3),
+        states=("z", "v"), inputs=("F",), params=("g", "c", "a", "h"),
+        observe=lambda t, x, dx, u, p: p.h * x.z + 0.15 * x.z**2 + cubic * x.z**3,
+    )  # fmt: skip
+    truth, t = np.array([1.0, 0.4, 1.0, 1.0]), 0.1 * np.arange(300)
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        force = 3 * np.convolve(rng.normal(size=300), np.ones(5) / 5, "same")
+        drive = sid.TimeSeries(t, force, None, inputs="F")
+        clean = sid.simulate(system, drive, dict(zip("gcah", truth, strict=True)), x0=0.0, substeps=8)["y"].to_numpy()
+        data = drive.replace(y=clean + 0.02 * np.std(clean) * rng.normal(size=300))
+        signs = rng.choice([-1.0, 1.0], size=3)
+        guess = dict(zip("gcah", [0.8 * signs[0], 0.3, 1.3 * signs[1], 0.8 * signs[2]], strict=True))
+        result = sid.fit_pem(system, data, guess, x0=0.0, random_seed=seed)
+        assert result.success and ("The fit is the same with the other sign of g, a, h." in result.message) == (cubic == 0.0)
+        found = result.x if cubic else np.abs(result.x)
+        assert np.all(np.abs(found - truth) < 4.5 * result.x_stderr)

@@ -1,0 +1,84 @@
+"""Process noise that is estimated: errors over all sizes of it that the record allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pm_sysid as sid
+from pm_sysid.pem.side_by_side import Coordinates
+from pm_sysid.pem.uncertain_noise import has_process_noise, uncertain_noise
+
+DRIFT = sid.System(lambda t, x, u, p: p.rate, states=("s",), params=("rate",), observe=lambda t, x, dx, u, p: x.s)
+BOTH = sid.ExtendedKalman(Q={"s": "estimate"}, R="estimate", substeps=1)
+
+
+def drifting(seed: int, n: int = 60, process: float = 0.05, noise: float = 0.1) -> sid.TimeSeries:
+    rng = np.random.default_rng(seed)
+    level = 0.3 * np.arange(n) + np.append(0.0, np.cumsum(process * rng.standard_normal(n - 1)))
+    return sid.TimeSeries(np.arange(n) * 1.0, None, level + noise * rng.standard_normal(n))
+
+
+def fitted(data: sid.TimeSeries, **options: Any) -> sid.PEMResult:
+    options = {"predictor": BOTH, "x0": 0.0, "objective": "likelihood", **options}
+    return sid.fit_pem(DRIFT, data, {"rate": 0.5}, **options)
+
+
+def test_errors_are_those_of_the_integrated_likelihood() -> None:
+    """One noise, and a rate that enters linearly: all sums on a fine grid by hand."""
+    known = {"predictor": sid.ExtendedKalman(Q={"s": "estimate"}, R={"y": 0.1}, substeps=1)}
+    fit = fitted(drifting(0), x0=sid.InitialState(0.0, P0=0.0), **known)
+    assert has_process_noise(fit.target) and fit.names == ["rate", "process_s"]
+    y, k = fit.setup.filter.records[0].output_matrix[1:, 0], np.arange(1.0, 60)
+    grid = fit.x[1] * np.exp(np.linspace(-4, 4, 400))
+    weights, squares = [], []
+    for q in grid:
+        inverse = np.linalg.inv(q**2 * np.minimum.outer(k, k) + 0.01 * np.eye(59))
+        precision = k @ inverse @ k
+        rate = (k @ inverse @ y) / precision
+        e = y - rate * k
+        _, logdet = np.linalg.slogdet(inverse)
+        weights.append(0.5 * logdet - 0.5 * e @ inverse @ e - 0.5 * np.log(precision) + 2 * 0.5 * np.log(q))
+        squares.append([1 / precision + (rate - fit.x[0]) ** 2, np.log(q / fit.x[1]) ** 2])
+    chances = np.exp(np.array(weights) - max(weights))
+    expected = np.sqrt(chances / chances.sum() @ np.array(squares))
+    np.testing.assert_allclose(fit.x_stderr / [1.0, fit.x[1]], expected, rtol=0.1)
+
+
+def test_a_noise_that_is_seen_well_changes_nothing() -> None:
+    fit = fitted(drifting(0, n=3000, noise=0.05))
+    c = Coordinates(fit.target, fit.setup.unknowns.lower, fit.setup.unknowns.upper, abs(fit.fun))
+    none, every = np.zeros(3, dtype=bool), np.ones(3, dtype=bool)
+    ratio = uncertain_noise(c, fit.x, fit.target.evaluate(fit.x), every, none, fit.x).ratio
+    np.testing.assert_allclose(ratio, 1.0, atol=0.05)
+    np.testing.assert_allclose(fit.cov, fit.target.covariance(fit.target.evaluate(fit.x), every), rtol=0.1)
+
+
+def test_free_runs_have_no_process_noise() -> None:
+    assert not has_process_noise(fitted(drifting(0), predictor=sid.ExtendedKalman(R="estimate", substeps=1)).target)
+
+
+def test_the_most_that_a_noise_could_be_is_said() -> None:
+    """Where none is seen, a rate is as uncertain as the noise allows that may be there."""
+    fit = next(f for f in (fitted(drifting(seed, process=0.02)) for seed in range(20)) if f.active[1])
+    without = fitted(fit.setup.filter.records[0], predictor=sid.ExtendedKalman(R="estimate", substeps=1))
+    assert "as good as zero (process_s < 0.0" in fit.message and fit.success
+    assert fit.x_stderr[1] == 0.0 and fit.x_stderr[0] > 1.5 * without.x_stderr[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0.1, 0.2])
+def test_errors_over_records(process: float) -> None:
+    """By the information at the most likely noise, errors are 1.5 to 4 times as large as their standard errors."""
+    rate, noise, plain = [], [], []
+    for seed in range(150):
+        fit = fitted(drifting(seed, n=40, process=process))
+        rate.append((fit.x[0] - 0.3) / fit.x_stderr[0])
+        information = fit.target.evaluate(fit.x).information
+        plain.append((fit.x[0] - 0.3) * np.sqrt(information[0, 0]))
+        if not fit.active[1]:
+            noise.append(np.log(fit.x[1] / process) / (fit.x_stderr[1] / fit.x[1]))
+    assert 0.75 < np.sqrt(np.mean(np.square(rate))) < 1.2 < 1.4 < np.sqrt(np.mean(np.square(plain)))
+    assert np.sqrt(np.mean(np.square(noise))) < 1.2
