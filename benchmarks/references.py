@@ -2,10 +2,12 @@
 
 Two hundred Markov chains start around all modes that :func:`pm_sysid.find_mode` finds from the true parameters and from prior
 draws, in shares by Laplace's approximation. They move along differences of each other's past (ter Braak and Vrugt 2008). A
-mixture of t distributions is then fitted to them, and 40,000 draws of it, weighted, give moments and evidence. The two have the
-log posterior in common and nothing else. Both move in the unconstrained space of the model; where positive unknowns reach down
-to zero (their logarithms have long tails there, and curved ridges) these are in natural units. A reference counts where the
-weighted draws are worth a thousand and its means and standard deviations are those of the chains.
+mixture of t distributions is then fitted to them, and 40,000 draws of it, weighted, give moments and evidence. The two have in
+common the log posterior and the ridges that lead away from the best mode (:mod:`pm_sysid.likelihood.ridges`): chains begin
+there too, and a fifth of the weighted draws is made there, since neither finds a far tail of a curved posterior by itself. Both move
+in the unconstrained space of the model; where positive unknowns reach down to zero (their logarithms have long tails there, and
+curved ridges) these are in natural units. A reference counts where the weighted draws are worth a thousand and its means and
+standard deviations are those of the chains.
 
 Run: ``uv run benchmarks/references.py [names of problems]`` computes and saves them (``benchmarks/results/references.json``);
 ``problems.py`` takes them from there. The tanks need ``PM_SYSID_DATA``.
@@ -30,6 +32,8 @@ from scipy.special import logsumexp, softmax
 import pm_sysid as sid
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.likelihood.coordinates import Coordinates
+from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
+from pm_sysid.likelihood.ridges import Ridges, ridges
 from pm_sysid.sampling.smc.evidence import pareto_shape
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import effective_size, systematic
@@ -38,7 +42,9 @@ RESULTS = Path(__file__).parent / "results" / "references.json"
 #: Markov chains, the steps of each, how many of them count, and one of how many is kept.
 CHAINS, STEPS, COUNTED, THIN = 200, 1500, 1000, 5
 #: How many times as many steps chains take that mix slowly, by problem.
-LONGER = {"hes1": 20}
+LONGER = {"hes1": 10}
+#: Share of the weighted draws that are made about points on ridges.
+ALONG = 0.2
 #: Draws of the mixture that are weighted, and how often it is fitted to them again.
 DRAWS, ROUNDS = 40_000, 3
 #: Positive unknowns that are taken in natural units, by problem.
@@ -121,15 +127,16 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
     target = sid.Target(problem.model)
     units = Units(problem.model, NATURAL.get(problem.name, ()))
     logp = units.density(density(target))
-    kept = _chains(logp, _around(units.modes(mode), logp, rng), rng, LONGER.get(problem.name, 1))
+    along = ridges(PosteriorFunctions(problem.model).descent_function(), mode.point, mode.covariance)
+    kept = _chains(logp, _around(units.modes(mode), units, along, logp, rng), rng, LONGER.get(problem.name, 1))
     flat = kept.reshape(-1, kept.shape[2])
-    proposal = Mixture.fit(flat, np.full(len(flat), 1 / len(flat)), 5.0, rng)
+    proposal = units.with_ridges(Mixture.fit(flat, np.full(len(flat), 1 / len(flat)), 5.0, rng), along)
     for repeat in range(ROUNDS):
         x = proposal.draw(DRAWS, rng)
         log_w = logp(x) - proposal.logpdf(x)
         w = softmax(log_w)
         if repeat < ROUNDS - 1 and 1 / np.sum(w**2) > ENOUGH:
-            proposal = Mixture.fit(x, w, 5.0, rng)
+            proposal = units.with_ridges(Mixture.fit(x, w, 5.0, rng), along)
     ess = float(1 / np.sum(w**2))
     possible = log_w > -np.inf
     x, w = x[possible], w[possible]
@@ -193,16 +200,32 @@ class Units:
         scale = np.where(self.logs, points[0], 1.0)
         return Mixture(share, points, np.repeat((scale[:, None] * root)[None], len(share), axis=0), 5.0)
 
+    def with_ridges(self, mixture: Mixture, along: Ridges) -> Mixture:
+        """A mixture with components about points on ridges."""
+        if not len(along.points):
+            return mixture
+        points = np.where(self.logs, np.exp(along.points), along.points)
+        scale = np.where(self.logs, points, 1.0)
+        roots = np.linalg.cholesky(scale[:, :, None] * along.covariances * scale[:, None, :])
+        return mixture._replace(
+            shares=np.concatenate([(1 - ALONG) * mixture.shares, np.full(len(points), ALONG / len(points))]),
+            means=np.concatenate([mixture.means, points]),
+            roots=np.concatenate([mixture.roots, roots]),
+        )
 
-def _around(proposal: Mixture, logp: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator) -> np.ndarray:
+
+def _around(
+    modes: Mixture, units: Units, along: Ridges, logp: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator
+) -> np.ndarray:
     """Starts (CHAINS, d) of the chains: weighted draws of proposals that are fitted again."""
+    proposal = units.with_ridges(modes, along)
     for _ in range(ROUNDS):
         x = proposal.draw(DRAWS // 8, rng)
         log_w = logp(x) - proposal.logpdf(x)
         # Tempered where few draws carry all, so that neither the next proposal nor the chains begin at a handful.
         while effective_size(log_w) < CHAINS:
             log_w = log_w / 1.5
-        proposal = Mixture.fit(x, softmax(log_w), 5.0, rng)
+        proposal = units.with_ridges(Mixture.fit(x, softmax(log_w), 5.0, rng), along)
     return x[systematic(softmax(log_w), CHAINS, rng)]
 
 

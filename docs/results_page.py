@@ -46,8 +46,8 @@ def best(values: Mapping[str, float], name: str, text: str) -> str:
 def silverbox(found: Mapping[str, Any]) -> str:
     """Free runs on the arrow head."""
     runs = {
-        "EK1(4) x2, IBIS": "ibis",
-        "EK1(4) x2, NUTS": "nuts",
+        "EK1(5) x4, IBIS": "ibis",
+        "EK1(5) x4, NUTS": "nuts",
         "settings of the paper: EK0(2) x1, first-order form": "paper settings",
     }
     rows = [["*published* (EK0, IBIS)", triple(SILVERBOX_PAPER)], *([name, triple(found[key])] for name, key in runs.items())]
@@ -57,14 +57,14 @@ def silverbox(found: Mapping[str, Any]) -> str:
         [name, best(evidence, name, f"{row['log evidence']:.1f} ± {row['error']:.1f}"), triple(row["rmse"])]
         for name, row in structures.items()
     ]
-    third = [[name, f"{value:.3f}"] for name, value in found["choices"].items()]
+    third = [[name, f"{row['rmse']:.3f}", f"{row['log posterior']:.1f}"] for name, row in found["choices"].items()]
     return (
         "Root-mean-square error of the free run on the arrow head, mV: minimum / mean / maximum over particles.\n\n"
         + table(["posterior", "RMSE (mV)"], rows)
         + "\nComparison of model structures by the evidence on the training record alone:\n\n"
         + table(["Duffing with", "log evidence", "RMSE (mV)"], second)
         + "\nThe effect of each choice, at the posterior mode:\n\n"
-        + table(["likelihood and input between samples", "RMSE (mV)"], third)
+        + table(["likelihood and input between samples", "RMSE (mV)", "log posterior at the mode"], third)
     )
 
 
