@@ -4,10 +4,10 @@ Two hundred Markov chains start around all modes that :func:`pm_sysid.find_mode`
 draws, in shares by Laplace's approximation. They move along differences of each other's past (ter Braak and Vrugt 2008). A
 mixture of t distributions is then fitted to them, and 40,000 draws of it, weighted, give moments and evidence. The two have in
 common the log posterior and the ridges that lead away from the best mode (:mod:`pm_sysid.likelihood.ridges`): chains begin
-there too, and a fifth of the weighted draws is made there, since neither finds a far tail of a curved posterior by itself. Both move
-in the unconstrained space of the model; where positive unknowns reach down to zero (their logarithms have long tails there, and
-curved ridges) these are in natural units. A reference counts where the weighted draws are worth a thousand and its means and
-standard deviations are those of the chains.
+there too, and a fifth of the weighted draws is made there, since neither finds a far tail of a curved posterior by itself.
+Both move in the unconstrained space of the model; where positive unknowns reach down to zero (their logarithms have long tails
+there, and curved ridges) these are in natural units. A reference counts where the weighted draws are worth a thousand and its
+means and standard deviations are those of the chains.
 
 Run: ``uv run benchmarks/references.py [names of problems]`` computes and saves them (``benchmarks/results/references.json``);
 ``problems.py`` takes them from there. The tanks need ``PM_SYSID_DATA``.
