@@ -49,7 +49,7 @@ def duffing(k3: float | None = 0.5, data: Any = RECORD) -> pm.Model:
     return model
 
 
-def sampled(model: pm.Model, draws: int = 300, moves: int = 120) -> xr.DataTree:
+def sampled(model: pm.Model, draws: int = 300, moves: int = 300) -> xr.DataTree:
     """Posterior by Metropolis moves of a population at once, as wide as it is; in two chains."""
     target, rng = sid.Target(model), np.random.default_rng(0)
     start = np.concatenate([np.ravel(model.initial_point()[v.name]) for v in model.value_vars])

@@ -353,7 +353,7 @@ def test_a_report_says_what_linearising_about_an_uncertain_start_costs(tmp_path)
     t = 0.1 * np.arange(60)
     run = sid.simulate(pendulum, sid.TimeSeries(t, None), {"g": 9.81}, x0={"angle": 2.5, "speed": 0.0}, substeps=16)
     record = sid.TimeSeries(t, None, run["angle"].to_numpy() + 0.02 * np.random.default_rng(0).standard_normal(60))
-    g = np.random.default_rng(1).normal(9.81, 0.1, (2, 100))
+    g = np.random.default_rng(1).normal(9.81, 0.1, (2, 20))
     levels = {}
     for name, start in (("about zero", {"x0_std": {"angle": 2.0, "speed": 3.0}}), ("known", {})):
         with pm.Model() as model:
