@@ -1,12 +1,17 @@
-"""Workers of the test run: one file or one test runs in this process, more files in two. When their garbage is collected."""
+"""Workers of the test run: one file or one test runs in this process, more files in two. What they share the processor with."""
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator
 from importlib.util import find_spec
 
 import pytest
+
+# Threads of BLAS wait for each other's small matrices at full speed, and two workers already have two processors: tests of
+# samplers took twice the processor's time. Before NumPy is imported, here or in a worker or process that a test starts.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 #: What an optional library is needed for; any other module that cannot be imported is an error.
 collect_ignore_glob = [] if find_spec("jax") else ["pm_sysid/recurrence/jax/*"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +50,15 @@ def same_random_numbers(request: pytest.FixtureRequest) -> None:
         generator.bit_generator.state = state
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of reports are drawn into their axes, and the picture made of them is empty: half of the time of a report."""
+    from pm_sysid.reports import drawing
+
+    encoded, empty = drawing._encoded, base64.b64encode(b"\x89PNG").decode()
+    monkeypatch.setattr(drawing, "_encoded", lambda drawn, form, **o: encoded(drawn, form, **o) if form == "svg" else empty)
+
+
 #: Folders and files whose subject is what PyTensor compiles by numba, or how fast it is.
 COMPILED = (
     "unit/recurrence/test_functions", "unit/recurrence/test_backends", "unit/recurrence/test_op", "unit/recurrence/jax",
@@ -54,30 +67,76 @@ COMPILED = (
 )  # fmt: skip
 
 
+@cache
+def _as_users_have_it() -> dict[str, Any]:
+    """What the functions below change, as it is before the first of them."""
+    import numpy as np
+    import pytensor
+
+    from pm_sysid.recurrence.llvm import machine_code
+
+    flags = {"mode": pytensor.config.mode, "traceback__limit": pytensor.config.traceback__limit}
+    return {"flags": flags, "errors": np.geterr(), "effort": machine_code.SPEED}
+
+
+@contextmanager
+def _setting(flags: dict[str, Any], errors: dict[str, Any], effort: int) -> Iterator[None]:
+    import numpy as np
+    import pytensor
+
+    from pm_sysid.recurrence.llvm import machine_code
+
+    with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(**flags), np.errstate(**errors):
+        patch.setattr(machine_code, "SPEED", effort)
+        yield
+
+
+@contextmanager
+def _numpy_functions(effort: int | None) -> Iterator[None]:
+    """PyTensor's functions in NumPy; machine code made with so much effort of LLVM, if it is given."""
+    users = _as_users_have_it()
+    from pm_sysid.recurrence.functions import numpy_mode
+
+    # Where nodes were made matters to no test, and takes a twentieth of their time.
+    flags = {"mode": numpy_mode(), "traceback__limit": 0}
+    with _setting(flags, {"all": "ignore"}, users["effort"] if effort is None else effort):
+        yield
+
+
+@contextmanager
+def _functions_of_users() -> Iterator[None]:
+    """What PyTensor compiles where nobody has told it otherwise, which a test must leave as it was."""
+    import pytensor
+
+    with _setting(**_as_users_have_it()):
+        before = pytensor.config.mode
+        yield
+        found, pytensor.config.mode = pytensor.config.mode, before  # or all tests after this one are interpreted
+        assert found is before or found == before, "pytensor.config.mode has changed: did two threads compile at once?"
+
+
+def _around_the_kernels(path: Path, root: Path) -> AbstractContextManager[None]:
+    place = path.relative_to(root).as_posix().removeprefix("tests/")
+    if place.startswith(COMPILED):
+        return _functions_of_users()
+    return _numpy_functions(None if place.startswith("unit/recurrence") else 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def numpy_around_the_kernels_of_shared_fixtures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What :func:`numpy_around_the_kernels` is for a test, for the fixtures that the tests of a module share."""
+    with _around_the_kernels(request.path, request.config.rootpath):
+        yield
+
+
 @pytest.fixture(autouse=True)
-def numpy_around_the_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def numpy_around_the_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     """Functions of PyTensor in NumPy, around our machine code, where numba is not what is tested.
 
     Numba compiles each of them for seconds, which was most of the time of all tests. Slow tests, tests marked ``numba`` and
     the folders above have the functions that users have. The others have machine code that LLVM has spent no effort on, too: it
     is made in a third of the time, and a short record does not notice that it is half as fast.
     """
-    place = request.path.relative_to(request.config.rootpath).as_posix().removeprefix("tests/")
     real = request.node.get_closest_marker("slow") or request.node.get_closest_marker("numba")
-    import numpy as np
-    import pytensor
-
-    if real or place.startswith(COMPILED):
-        before = pytensor.config.mode
-        yield
-        found, pytensor.config.mode = pytensor.config.mode, before  # or all tests after this one are interpreted
-        assert found is before or found == before, "pytensor.config.mode has changed: did two threads compile at once?"
-        return
-    from pm_sysid.recurrence.functions import numpy_mode
-    from pm_sysid.recurrence.llvm import machine_code
-
-    if not place.startswith("unit/recurrence"):
-        monkeypatch.setattr(machine_code, "SPEED", 0)
-    # Where nodes were made matters to no test, and takes a twentieth of their time.
-    with pytensor.config.change_flags(mode=numpy_mode(), traceback__limit=0), np.errstate(all="ignore"):
+    with _functions_of_users() if real else _around_the_kernels(request.path, request.config.rootpath):
         yield

@@ -302,8 +302,8 @@ class Integral:
 
 def _efficiency(log_weights: np.ndarray) -> np.ndarray:
     """Effective share of draws (..., N)."""
-    weights = np.exp(log_weights - scipy.special.logsumexp(log_weights, axis=-1, keepdims=True))
-    share: np.ndarray = 1 / (weights.shape[-1] * np.sum(weights**2, axis=-1))
+    weights = np.exp(log_weights - log_weights.max(axis=-1, keepdims=True))
+    share: np.ndarray = weights.sum(axis=-1) ** 2 / (weights.shape[-1] * np.sum(weights**2, axis=-1))
     return share
 
 

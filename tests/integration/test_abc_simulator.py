@@ -175,7 +175,7 @@ def test_constraints_and_a_static_map_in_sequential_monte_carlo() -> None:
         sid.models.piecewise_constraints(5.0, slopes, at)
         params = dict(c0=5.0, c1=slopes[0], c2=slopes[1], v1=at[0], v2=at[1])
         sid.ODESimulator("y", damper, data.replace(y=force), params, epsilon=0.1)
-        idata = pm.sample_smc(draws=200, chains=1, random_seed=5, progressbar=False, compute_convergence_checks=False)
+        idata = pm.sample_smc(draws=100, chains=1, random_seed=5, progressbar=False, compute_convergence_checks=False)
     posterior = idata.posterior
     assert bool((posterior["v1"] < posterior["v2"]).all())
     assert bool((abs(posterior["c1"] - 5.0) >= 0.05 * 5.0).all())

@@ -254,7 +254,7 @@ def test_records_of_a_simulator_go_into_the_filter_with_their_input() -> None:
         made.append(data.replace(y=y + params["noise"] * rng.standard_normal(60)))
         return made[-1]
 
-    result = sid.calibrate(duffing, 2, fit="nuts", generate=records, draws=300, tune=100, **QUIET)
+    result = sid.calibrate(duffing, 2, fit="nuts", generate=records, draws=100, tune=60, **QUIET)
     found = result["calibration"].to_dataset()
     assert not np.array_equal(made[0].u, made[1].u)
     with pm.Model() as model:

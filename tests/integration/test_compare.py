@@ -366,6 +366,7 @@ def test_the_report_is_one_file_with_every_figure(tmp_path: Path, cases: Any, co
         assert f"{comparison.table.loc[name, 'DIC']:.1f}" in html
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_report_of_several_outputs_and_of_models_without_a_filter(tmp_path: Path, two_outputs: Any) -> None:
     model, idata, data = two_outputs
     result = sid.compare_models({"a < b": (model, idata)}, sid.Validation(data, x0=dict(z=0.0, v=0.0)))

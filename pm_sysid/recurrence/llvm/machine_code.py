@@ -19,12 +19,16 @@ from pytensor import config
 
 #: The folder of machine code is cut back to three quarters of this when it holds more.
 FOLDER_BYTES = 256 * 2**20
+#: A process looks at the whole folder at the first file that it writes, and again after having written this part of it.
+LOOK = 1 / 64
 #: Effort of LLVM's passes: what is emitted is already what they would make of it, and more costs time only.
 SPEED = 1
 
 _ADDRESSES: dict[str, int] = {}
 _LOCK = RLock()
 _ENGINE: list[Any] = []
+#: Bytes written to a folder since this process has looked at all of it.
+_UNSEEN: dict[Path, int] = {}
 
 
 def machine() -> str:
@@ -150,7 +154,11 @@ def write(path: Path, code: bytes) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        _cut_back(path.parent)
+        unseen = _UNSEEN.get(path.parent, FOLDER_BYTES) + len(code)
+        if unseen > LOOK * FOLDER_BYTES:  # to look at thousands of files each time took longer than to compile
+            _cut_back(path.parent)
+            unseen = 0
+        _UNSEEN[path.parent] = unseen
     except OSError as error:
         warnings.warn(
             f"compiled code cannot be kept in {path.parent} ({error}), and each new process compiles again. Make room, or give "

@@ -232,7 +232,7 @@ def test_independent_proposals_for_a_model_with_a_filter() -> None:
     value = sid.log_evidence(idata)
     assert value.doubt == "" and value.error < 0.05
     # The same by another way.
-    other = sid.sample(model, 1000, method="nuts", **QUIET)
+    other = sid.sample(model, 600, method="nuts", tune=300, **QUIET)
     assert other.attrs["method"] == "nuts"
     a, b = (np.ravel(i.posterior["rate"]) for i in (idata, other))
     assert abs(a.mean() - b.mean()) < 0.25 * b.std() and a.std() == pytest.approx(b.std(), rel=0.2)
@@ -241,7 +241,7 @@ def test_independent_proposals_for_a_model_with_a_filter() -> None:
 def test_nuts_where_independent_proposals_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GOOD_PROPOSALS", 2.0)
     model = decay()
-    idata = sid.sample(model, 1000, **QUIET)
+    idata = sid.sample(model, 600, tune=300, **QUIET)
     assert idata.attrs["method"] == "nuts" and idata.attrs["trusted"] == 1
     assert "independent proposals are given up (Independent proposals do not fit the posterior" in idata.attrs["choices"]
     with pytest.warns(UserWarning, match="cannot be trusted.*do not fit the posterior"):

@@ -11,6 +11,7 @@ import pytest
 from scipy.interpolate import CubicSpline
 
 import pm_sysid as sid
+from pm_sysid.compat import change_dist_size
 
 KNOTS = np.array([-0.3, -0.12, 0.0, 0.05, 0.2, 0.3])
 VALUES = np.array([-2.0, 0.3, 0.1, 0.4, -1.0, 5.0])
@@ -132,7 +133,8 @@ def test_as_many_weights_as_said_are_expected_to_matter(size: int, terms: float)
     law = sid.Library({f"{i}": lambda z: z for i in range(size)})
     with pm.Model() as model:
         law.prior("w", np.ones(size), terms=terms, negligible=0.05, slab=1e6)
-    local, overall = pm.draw([model["w_local"], model["w_global"]], 20_000, random_seed=0)
+    many = [change_dist_size(model[name], (20_000,), expand=True) for name in ("w_local", "w_global")]  # all in one call
+    local, overall = pm.draw(many, random_seed=0)
     a = overall[:, None] * local / 0.05
     found = np.sum(a**2 / (1 + a**2), axis=1)
     assert abs(found.mean() - terms) < 5 * found.std() / np.sqrt(found.size)

@@ -1,6 +1,6 @@
 """Predictors against plain Kalman filters; their derivatives against differences.
 
-Interpreted, which takes no time to compile, but for one test that compiled code gives the same.
+Interpreted, which takes no time to compile, but for one test that compiled code gives the same, and for whole fits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pm_sysid.pem.filters import Motion
 from pm_sysid.pem.setup import Setup, set_up
 from pm_sysid.recurrence.batch_op import BatchRecurrence
 from pm_sysid.recurrence.op import Recurrence, interpreted
+from pm_sysid.recurrence.run import compiled_batch
 from support.pem_reference import DUFFING, LINEAR, Plant, kalman, record, step
 
 P0 = {2: np.array([[0.3, 0.1], [0.1, 0.2]]), 3: np.diag([0.3, 0.2, 0.5]) + 0.05}
@@ -228,7 +229,7 @@ def test_compiled_code_gives_the_same(kind: str, monkeypatch: pytest.MonkeyPatch
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-10)
 
 
-def test_a_stiff_system_is_fitted_with_implicit_steps() -> None:
+def test_a_stiff_system_is_fitted_with_implicit_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both rates of a fast-slow network, from a wrong guess, without and with a covariance that implicit steps carry."""
     system = sid.System(
         lambda t, x, u, p: (-p.fast * (x.a - u.s), p.slow * (x.a - x.b)),
@@ -237,6 +238,7 @@ def test_a_stiff_system_is_fitted_with_implicit_steps() -> None:
         params=("fast", "slow"),
         observe=lambda t, x, dx, u, p: (x.a, x.b),
     )
+    monkeypatch.setattr(filters, "compiled_batch", compiled_batch)
     data = sid.TimeSeries(0.5 * np.arange(60), np.sign(np.sin(0.4 * np.arange(60))), None, intersample="foh")
     run = sid.simulate(system, data, {"fast": 40.0, "slow": 0.3}, x0=0.0, substeps=16, method="implicit")
     y = np.stack([run["y1"], run["y2"]], axis=1) + 1e-3 * np.random.default_rng(0).normal(size=(60, 2))

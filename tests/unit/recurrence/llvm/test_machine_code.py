@@ -143,6 +143,16 @@ def test_the_oldest_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(f.name for f in tmp_path.iterdir()) == ["0.o", "3.o", "4.o"]
 
 
+def test_the_folder_is_looked_at_when_enough_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not at every file: with thousands of them there that took longer than to compile."""
+    looked = []
+    monkeypatch.setattr(machine_code, "_cut_back", looked.append)
+    monkeypatch.setattr(machine_code, "FOLDER_BYTES", 64 * 1000)
+    for i in range(12):
+        machine_code.write(tmp_path / f"{i}.o", bytes(200))
+    assert len(looked) == 1 + 11 // 6  # the first file, and again after more than 1000 bytes
+
+
 def test_keys_tell_steps_and_kinds_apart() -> None:
     case = filter_case("duffing")
     keys = [kernel_key(op, kind) for op in (LINEAR.op, linear(3), case.op) for kind in ("value", "gradient")]
