@@ -26,6 +26,9 @@ from pm_sysid.likelihood.prefix_target import Evaluation, Prefix
 from pm_sysid.progress import text_columns
 from pm_sysid.sampling.annealing.adaptation import EXPLORING, Shape, adapted, begun, exploring, multivariate_t
 from pm_sysid.sampling.annealing.draw_log import DrawLog
+from pm_sysid.sampling.annealing.independent import Independent, nowhere
+from pm_sysid.sampling.annealing.missed import missed
+from pm_sysid.sampling.annealing.population import population
 from pm_sysid.sampling.annealing.settings import WIDTH, annealed_share, proposal_widths, whole_samples
 from pm_sysid.sampling.convergence import mixing
 
@@ -35,6 +38,10 @@ type Schedule = Literal["linear", "geometric", "adaptive"] | Callable[[float], f
 
 #: Draws over which the acceptance that the progress bar shows is averaged.
 MEMORY = 100
+#: Share of the proposals that depend on no place, and part of the adaptation after which they are looked for.
+INDEPENDENT, LOOK = 0.2, 0.8
+#: Most draws of the chain that they follow.
+RECENT = 2000
 #: Columns of the progress bar: title, format, first value.
 COLUMNS = {"n_data": ("Samples", "{}", 0), "accept_rate": ("Accept Rate", "{:0.2f}", 0.0)}
 
@@ -63,6 +70,7 @@ class DataAnnealingState(StepMethodState):
     n_tune: int
     chain: ChainState
     shape: Shape
+    independent: Independent
     n_start: int = field(metadata={"frozen": True})
     adapt: bool = field(metadata={"frozen": True})
     annealed: float = field(metadata={"frozen": True})
@@ -245,7 +253,9 @@ class DataAnnealing(BlockedStep):
     def _begin(self, n_tune: int) -> None:
         self.tune, self.n_tune, self.drawn = True, n_tune, 0
         self.chain, self.shape = ChainState(0, self.n_start, 0.0), begun(self.widths)
+        self.independent = nowhere(len(self.own))
         self.kept: list[np.ndarray] = []  # draws after tuning, to judge the chain by
+        self.recent: list[np.ndarray] = []  # draws of the adaptation
 
     def step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
         """One draw, or one that a checkpoint knows."""
@@ -253,7 +263,10 @@ class DataAnnealing(BlockedStep):
         self.drawn += 1
         if self.drawn > self.n_tune:
             self.kept.append(self._coordinates(point)[self.own])
-        return point, [{**statistics, "warning": self._said() if self.drawn == self.last_draw else None}]
+        elif self.drawn > self._annealing:
+            self.recent.append(self._coordinates(point)[self.own])
+        last = self.drawn == self.last_draw
+        return point, [{**statistics, "warning": self._said() if last else None}]
 
     def _logged_draw(self, point: dict[str, np.ndarray], log: DrawLog) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """One draw that the checkpoint knows, or will know."""
@@ -265,6 +278,7 @@ class DataAnnealing(BlockedStep):
             self._resume({**saved.arrays, **saved.numbers})
         point, stats = self._draw(point)
         state = {**self.chain._asdict(), **{f"shape_{k}": v for k, v in self.shape._asdict().items()}}
+        state |= {f"independent_{k}": np.array(v) for k, v in self.independent._asdict().items()}
         if self.current is not None:
             state |= {f"current_{k}": v for k, v in self.current._asdict().items()}
         log.note(self._coordinates(point), stats, state, last=self.chain.draw == self.last_draw)
@@ -274,12 +288,36 @@ class DataAnnealing(BlockedStep):
         """What the chain says against itself at its end; None if nothing."""
         bad = mixing(np.array(self.kept)[None], [self.prefix.labels[i] for i in self.own]).bad if self.kept else ""
         if not bad:
-            return None
+            return self._has_missed()
         remedy = "draw more, tune longer" if self.adapt else "draw more, or let it adapt (adapt=True)"
         return (
             f"DataAnnealing: a chain has not mixed ({bad} in {len(self.kept)} draws, {100 * self.chain.accept_rate:.0f} % "
             f"accepted lately): its draws are no posterior yet. Compare chains; {remedy}, or use sample_ibis."
         )
+
+    def _has_missed(self) -> str | None:
+        """What draws from all over the posterior say against the chain at its end; None if nothing."""
+        seen = self.independent
+        if not self.kept or not seen.x:
+            return None
+        labels = [self.prefix.labels[i] for i in self.own]
+        found = missed(np.array(self.kept), np.array(seen.x), np.array(seen.log_weights), labels)
+        if not found:
+            return None
+        return (
+            f"DataAnnealing: a chain has missed a part of the posterior ({found}), whatever R-hat says. Draw more, tune longer, or "
+            "use sample_ibis."
+        )
+
+    def _look(self) -> None:
+        """Look for proposals from all over the posterior, when the chain has adapted to where it is."""
+        if len(self.own) < len(self.prefix.labels):
+            return
+        recent = np.array(self.recent[len(self.recent) // 2 :])[-RECENT:]
+        found = population(self.prefix, self.last_draw, recent, self.rng)
+        if found is not None:
+            self.evaluated += found.evaluated
+            self.independent = Independent.of(found.proposal)
 
     def _draw(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Take samples in, propose, accept or reject (Eq. 4)."""
@@ -287,12 +325,23 @@ class DataAnnealing(BlockedStep):
         n = self._grow(q)
         current = self._known(q, n)
         learning = self.adapt and self.tune and self.chain.draw < self.n_tune and n >= self.prefix.n_samples
-        move, shaped = self._move(learning or self.shape.draws > 0)
-        proposal = q.copy()
-        proposal[self.own] += self.shape.root @ move if shaped else self.widths * move
+        if learning and self.chain.draw == self._annealing + int(LOOK * (self.n_tune - self._annealing)):
+            self._look()
+        wide = self.independent
+        independent = wide.exists and self.rng.random() < INDEPENDENT
+        if independent:
+            move, shaped, proposal = None, False, wide.draw(self.rng)
+            from_there, from_here = wide.logpdf(q), wide.logpdf(proposal)
+        else:
+            move, shaped = self._move(learning or self.shape.draws > 0)
+            proposal = q.copy()
+            proposal[self.own] += self.shape.root @ move if shaped else self.widths * move
+            from_there = from_here = 0.0
         new = self._evaluate(proposal, n)
         before, after = current.prior + current.likelihood(n), new.prior + new.likelihood(n)
-        log_ratio = after - before if after > -math.inf else -math.inf
+        log_ratio = after - before + from_there - from_here if after > -math.inf else -math.inf
+        if independent and not self.tune:
+            wide.saw(proposal, after - from_here if after > -math.inf else -math.inf)
         accepted = bool(-self.rng.standard_exponential() < log_ratio)
         if accepted:
             self.current = new
@@ -378,6 +427,7 @@ class DataAnnealing(BlockedStep):
         """Take up a chain after its last known draw, unless that has another density now."""
         self.chain = ChainState(**{name: state[name] for name in ChainState._fields})
         self.shape = Shape(**{name: state[f"shape_{name}"] for name in Shape._fields})
+        self.independent = Independent.known({name: state[f"independent_{name}"] for name in Independent._fields})
         self.current = known = Evaluation(**{k: state[f"current_{k}"] for k in Evaluation._fields})
         again = self.prefix.evaluate(known.q, known.n)
         was, now = known.prior + known.path[0], again.prior + again.path[0]
