@@ -1,19 +1,21 @@
-"""Proposals from all over the posterior, one at a time, and what those after tuning have seen."""
+"""Proposals from all over the posterior, one at a time, whatever place a chain is at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from pm_sysid.sampling.annealing.population import FREEDOM
 from pm_sysid.sampling.smc.proposals import Mixture
 
+#: Share of a chain's proposals that are independent, by the effective share of their weights: at none, more for all of it, and
+#: where hardly any counts.
+SHARE, MORE, HARDLY, SELDOM = 0.2, 0.5, 0.003, 0.05
+
 
 class Independent(NamedTuple):
-    """A mixture of K multivariate t distributions as the proposals of a chain, and those that it has made after tuning.
+    """A mixture of K multivariate t distributions as the proposals of a chain.
 
     Attributes
     ----------
@@ -21,8 +23,8 @@ class Independent(NamedTuple):
         Of the mixture; empty if there is none.
     inverses, constants : ndarray, shapes (K, d, d) and (K,)
         Of the roots, and logarithms of the densities at the means with the shares.
-    x, log_weights : list
-        Proposals after tuning, and the log posterior less the log density of the mixture there.
+    share : float
+        Of all proposals of the chain.
     """
 
     shares: np.ndarray
@@ -30,21 +32,15 @@ class Independent(NamedTuple):
     roots: np.ndarray
     inverses: np.ndarray
     constants: np.ndarray
-    x: list[np.ndarray]
-    log_weights: list[float]
+    share: float
 
     @classmethod
-    def of(cls, mixture: Mixture) -> Independent:
-        """Proposals of a mixture, which have seen nothing."""
-        at_means = [float(mixture._replace(shares=np.ones(1), means=m[None], roots=r[None]).logpdf(m[None])[0])
-                    for m, r in zip(mixture.means, mixture.roots, strict=True)]  # fmt: skip
-        constants = np.array(at_means) + np.log(mixture.shares)
-        return cls(mixture.shares, mixture.means, mixture.roots, np.linalg.inv(mixture.roots), constants, [], [])
-
-    @classmethod
-    def known(cls, state: Mapping[str, Any]) -> Independent:
-        """Proposals from a checkpoint."""
-        return cls(**{**state, "x": list(state["x"]), "log_weights": list(state["log_weights"])})
+    def of(cls, mixture: Mixture, efficiency: float) -> Independent:
+        """Proposals of a mixture of whose draws a part is effective."""
+        one = [mixture._replace(shares=np.ones(1), means=m[None], roots=r[None]) for m, r in zip(*mixture[1:3], strict=True)]
+        constants = np.log(mixture.shares) + [float(m.logpdf(m.means)[0]) for m in one]
+        share = SHARE + MORE * efficiency if efficiency > HARDLY else SELDOM
+        return cls(*mixture[:3], np.linalg.inv(mixture.roots), constants, share)
 
     @property
     def exists(self) -> bool:
@@ -61,17 +57,11 @@ class Independent(NamedTuple):
     def logpdf(self, q: np.ndarray) -> float:
         """Log density at a point (d,)."""
         z = np.matmul(self.inverses, (q - self.means)[:, :, None])[:, :, 0]
-        return float(
-            scipy.special.logsumexp(self.constants - 0.5 * (FREEDOM + len(q)) * np.log1p(np.sum(z**2, axis=1) / FREEDOM))
-        )
-
-    def saw(self, proposal: np.ndarray, log_weight: float) -> None:
-        """Take note of a proposal after tuning."""
-        self.x.append(proposal)
-        self.log_weights.append(log_weight)
+        parts = self.constants - 0.5 * (FREEDOM + len(q)) * np.log1p(np.sum(z**2, axis=1) / FREEDOM)
+        return float(np.logaddexp.reduce(parts))
 
 
 def nowhere(size: int) -> Independent:
     """No such proposals."""
     square = np.empty((0, size, size))
-    return Independent(np.empty(0), np.empty((0, size)), square, square, np.empty(0), [], [])
+    return Independent(np.empty(0), np.empty((0, size)), square, square, np.empty(0), 0.0)

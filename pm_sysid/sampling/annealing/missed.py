@@ -17,16 +17,19 @@ from pm_sysid.sampling.smc.stages import GOOD_K
 
 #: Effective weighted draws, and draws of a chain, below which nothing is said.
 FEWEST, SHORTEST = 50.0, 100
-#: Levels of the weighted draws at which shares of the draws are compared.
-LEVELS = (0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
 #: Difference of two shares that is worth a word, and how many standard errors it has to be.
 SHARE, ERRORS = 0.1, 5.0
-#: Ratio of two standard deviations that is worth a word.
-WIDER = 1.25
+#: Ratio of two standard deviations that is worth a word, and how many standard errors of the weighted draws it has to be (those
+#: of a chain that has not seen a tail are no errors), or where the chain itself has a long tail.
+WIDER, ERRORS_OF_WIDER, OF_LONG = 1.4, 3.5, 2.0
+#: Error of the logarithm of a variance from which on a handful of weighted draws makes it up.
+VAGUE = 0.5
+#: Pareto shape from which on a tail is long (the variance has none), and error of a standard deviation that is worth a word.
+LONG, UNCERTAIN = 0.5, 0.3
 
 
-def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Sequence[str]) -> str:
-    """What weighted draws say against a chain, in words; empty if nothing, or if they say too little.
+def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Sequence[str]) -> str | None:
+    """What weighted draws say against a chain, in words; empty if nothing, and None if they say too little.
 
     Parameters
     ----------
@@ -41,54 +44,68 @@ def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Se
 
     Notes
     -----
-    Of each coordinate, shares of the draws below quantiles of the weighted draws are compared, which tells of modes, and
-    standard deviations, which tell of tails. Differences count that are large and many standard errors, of both.
+    Of each coordinate, shares of the draws below a number are compared, which tells of modes, and standard deviations, which
+    tell of tails. Differences count that are large and many standard errors, of both.
     """
     if len(draws) < SHORTEST or not np.any(log_weights > -np.inf) or pareto_shape(log_weights) > GOOD_K:
-        return ""
+        return None
     weights = normalised(log_weights)
     if 1 / np.sum(weights**2) < FEWEST:
-        return ""
+        return None
     apart = [_share(draws[:, j], x[:, j], weights) for j in range(len(labels))]
     j = int(np.argmax(apart))
     if apart[j] > SHARE:
         return (
-            f"draws from all over the posterior, weighted, have {100 * apart[j]:.0f} % of it where the chain has other shares of "
-            f"{labels[j]}"
+            f"of {labels[j]}, {100 * apart[j]:.0f} % of the posterior lie elsewhere than the draws of the chain, by weighted "
+            "draws from all over it"
         )
-    ratios = [_wider(draws[:, j], x[:, j], log_weights, weights) for j in range(len(labels))]
+    ratios = [_wider(draws[:, j], x[:, j], weights) for j in range(len(labels))]
     j = int(np.argmax(ratios))
     if ratios[j] > WIDER:
-        return f"by draws from all over the posterior, weighted, the standard deviation of {labels[j]} is {ratios[j]:.2g} times that of the chain"
+        return (
+            f"the standard deviation of {labels[j]} is {ratios[j]:.2g} times that of the chain, by weighted draws from all "
+            "over the posterior"
+        )
+    errors = [_error_of_sd(column) if _long(column) else 0.0 for column in draws.T]
+    j = int(np.argmax(errors))
+    if errors[j] > UNCERTAIN:
+        off = f"{100 * errors[j]:.0f} %"
+        return f"the standard deviation of {labels[j]} hangs on few draws in a long tail, and may be off by {off}"
     return ""
 
 
+def _long(column: np.ndarray) -> bool:
+    """Whether draws have a long tail."""
+    away = np.abs(column - np.median(column))
+    return bool((away > 0).any()) and pareto_shape(np.log(away[away > 0])) > LONG
+
+
+def _error_of_sd(column: np.ndarray) -> float:
+    """Relative standard error of the standard deviation of draws of a chain."""
+    squares = (column - column.mean()) ** 2
+    return float(np.sqrt(_variance(squares)) / squares.mean() / 2) if squares.any() else 0.0
+
+
 def _share(column: np.ndarray, x: np.ndarray, weights: np.ndarray) -> float:
-    """Largest significant difference between the shares of draws and of weighted draws below a level; zero if none is."""
+    """Largest difference between the shares of draws and of weighted draws below a number, if it is significant; else zero."""
     order = np.argsort(x)
-    below = np.cumsum(weights[order])
-    levels = x[order][np.minimum(np.searchsorted(below, LEVELS), len(x) - 1)]
-    worst = 0.0
-    for level in levels:
-        is_below, chain_below = x <= level, column <= level
-        share, own = float(weights @ is_below), float(chain_below.mean())
-        error = np.sqrt(np.sum(weights**2 * (is_below - share) ** 2) + _variance(chain_below))
-        if abs(share - own) > ERRORS * error:
-            worst = max(worst, abs(share - own))
-    return worst
+    apart = np.cumsum(weights[order]) - np.searchsorted(np.sort(column), x[order], side="right") / len(column)
+    level, most = x[order][np.argmax(np.abs(apart))], float(np.max(np.abs(apart)))
+    below, chain_below = x <= level, column <= level
+    error = np.sqrt(np.sum(weights**2 * (below - weights @ below) ** 2) + _variance(chain_below))
+    return most if most > ERRORS * error else 0.0
 
 
-def _wider(column: np.ndarray, x: np.ndarray, log_weights: np.ndarray, weights: np.ndarray) -> float:
+def _wider(column: np.ndarray, x: np.ndarray, weights: np.ndarray) -> float:
     """How many times wider weighted draws are than draws, where that is significant; zero elsewhere."""
     squares = (x - weights @ x) ** 2
     variance = float(weights @ squares)
     own = float(column.var())
     if not 0 < own < variance:
         return float(own == 0 < variance) * np.inf
-    with np.errstate(divide="ignore"):
-        heavy = log_weights + np.log(squares)
-    error = np.sqrt(np.sum(weights**2 * (squares - variance) ** 2) + _variance((column - column.mean()) ** 2))
-    significant = variance - own > ERRORS * error and pareto_shape(heavy) <= GOOD_K
+    error = float(np.sqrt(np.sum(weights**2 * (squares - variance) ** 2))) / variance  # of the logarithm of the variance
+    limit = OF_LONG if _long(column) else ERRORS_OF_WIDER
+    significant = np.log(variance / own) > limit * error and error < VAGUE
     return float(np.sqrt(variance / own)) if significant else 0.0
 
 

@@ -1,7 +1,7 @@
 """Proposals that know of the whole posterior: a population of weighted draws that takes the samples in beside a chain.
 
-A chain that walks stays in the mode that it has come to, and seldom sees a far tail. Draws of the prior that are weighted by the
-first samples, fitted by a mixture, drawn again and weighted by more samples lose a place only if its share becomes small.
+A chain that walks stays in the mode that it has come to, and seldom sees a far tail. Draws of the prior that are weighted by
+the first samples, fitted by a mixture, drawn again and weighted by more samples lose a place only if its share becomes small.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pm_sysid.sampling.smc.resampling import effective_size, normalised
 #: Evaluations of the whole record for each draw of the chain, draws of a stage for each of these, and the fewest and most.
 PART, STAGE, FEWEST, MOST = 0.25, 0.15, 200, 1000
 #: Draws of a chain below which there is no population.
-SHORT = 1000
+SHORT = 2000
 #: Degrees of freedom of the proposals.
 FREEDOM = 3.0
 #: Factors by which the number of samples grows at least and at most, and how much further than last time it is looked.
@@ -36,11 +36,13 @@ OF_PRIOR, OF_CHAIN = 0.1, 0.2
 
 
 class Found(NamedTuple):
-    """A mixture, what draws of it say of the evidence, and how many samples were evaluated."""
+    """A mixture, what draws of it say of the evidence, how many samples were evaluated; the draws and their log weights."""
 
     proposal: Mixture
     estimate: Estimate
     evaluated: int
+    x: np.ndarray
+    log_weights: np.ndarray
 
 
 class Cloud(NamedTuple):
@@ -89,9 +91,9 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     Notes
     -----
     A stage takes in as many samples as its weights bear. Weights that are uneven all the same are tempered before a mixture is
-    fitted to them, so that it follows no handful of draws. Early stages cost little: they have few samples. With all samples in,
-    draws of all rounds are weighted together (Cornuet, Marin, Mira and Robert 2012, Scandinavian Journal of Statistics 39,
-    798-812).
+    fitted to them, so that it follows no handful of draws. Early stages cost little: they have few samples. With all samples
+    in, draws of all rounds are weighted together (Cornuet, Marin, Mira and Robert 2012, Scandinavian Journal of Statistics
+    39, 798-812).
     """
     count, N, d = size(draws), prefix.n_samples, len(prefix.labels)
     if not count:
@@ -115,7 +117,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
             )
             found, rounds = cloud.latest, len(cloud.proposals)
             if rounds == ROUNDS or (rounds > 1 and found.efficiency >= ENOUGH) or evaluated + count * N > budget:
-                return Found(proposal, found, evaluated)
+                return Found(proposal, found, evaluated, cloud.x, cloud.log_weights)
             points, weights = cloud.x, cloud.log_weights
         else:
             # Draws of the prior have the density of the prior, up to the mass that potentials leave.
