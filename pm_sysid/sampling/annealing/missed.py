@@ -25,7 +25,7 @@ WIDER, ERRORS_OF_WIDER, OF_LONG = 1.4, 3.5, 2.0
 #: Error of the logarithm of a variance from which on a handful of weighted draws makes it up.
 VAGUE = 0.5
 #: Pareto shape from which on a tail is long (the variance has none), and error of a standard deviation that is worth a word.
-LONG, UNCERTAIN = 0.5, 0.3
+LONG, UNCERTAIN = 0.5, 0.4
 
 
 def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Sequence[str]) -> str | None:
@@ -66,7 +66,7 @@ def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Se
             f"the standard deviation of {labels[j]} is {ratios[j]:.2g} times that of the chain, by weighted draws from all "
             "over the posterior"
         )
-    errors = [_error_of_sd(column) if _long(column) else 0.0 for column in draws.T]
+    errors = [_error_of_sd(draws[:, j], x[:, j], weights) for j in range(len(labels))]
     j = int(np.argmax(errors))
     if errors[j] > UNCERTAIN:
         off = f"{100 * errors[j]:.0f} %"
@@ -80,10 +80,17 @@ def _long(column: np.ndarray) -> bool:
     return bool((away > 0).any()) and pareto_shape(np.log(away[away > 0])) > LONG
 
 
-def _error_of_sd(column: np.ndarray) -> float:
-    """Relative standard error of the standard deviation of draws of a chain."""
-    squares = (column - column.mean()) ** 2
-    return float(np.sqrt(_variance(squares)) / squares.mean() / 2) if squares.any() else 0.0
+def _error_of_sd(column: np.ndarray, x: np.ndarray, weights: np.ndarray) -> float:
+    """Relative standard error of the standard deviation of draws of a chain, by these or, if larger, by weighted draws.
+
+    A chain that seldom comes to a tail does not know how large its error is: the fourth moment comes from the weighted draws.
+    """
+    squares, weighted = (column - column.mean()) ** 2, (x - weights @ x) ** 2
+    if not squares.any() or not weighted.any():
+        return 0.0
+    spread = float(weights @ weighted**2 / (weights @ weighted) ** 2) - 1
+    of_moment = np.sqrt(max(spread, 0.0) * _variance(column) / column.var())
+    return float(max(np.sqrt(_variance(squares)) / squares.mean(), of_moment)) / 2
 
 
 def _share(column: np.ndarray, x: np.ndarray, weights: np.ndarray) -> float:

@@ -273,7 +273,7 @@ def test_short_chains_and_parts_of_a_model_have_no_such_proposals() -> None:
 @pytest.mark.parametrize("form", [{}, {"adapt": False}])
 @pytest.mark.parametrize("until", [850, 1500, 2199, 2200])
 def test_a_chain_that_was_cut_off_keeps_its_proposals(tmp_path: Any, monkeypatch: Any, until: int, form: Any) -> None:
-    """And says the same at its end: cut off before it looks over the posterior, after tuning, before the last draw, after it."""
+    """And says the same at its end: cut off before the look over the posterior, after tuning, one draw early, at the end."""
     model, start = sign_unknown(), {"x": np.array(1.0)}
     step = annealing(model, widths=0.05, checkpoint=tmp_path, **form)
     whole, expected = run(annealing(model, widths=0.05, **form), 1000, 1200, 2, start)
