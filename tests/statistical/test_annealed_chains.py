@@ -134,10 +134,8 @@ def said(
     return runs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("slopes", [0, 3])
-def test_two_modes_have_their_shares_in_every_chain(slopes: int) -> None:
-    """The sign of x is unknown but for its prior. All of four chains sat in one of the two modes in 4 of 20 runs."""
+def sign_unknown(slopes: int) -> tuple[pm.Model, float]:
+    """A model in which the sign of x is unknown but for its prior, beside some slopes; and the share of positive x."""
     rng, T = np.random.default_rng(0), 50
     y, X = 1.0 + 0.2 * rng.normal(size=T), rng.normal(size=(T, slopes))
     with pm.Model() as model:
@@ -149,21 +147,35 @@ def test_two_modes_have_their_shares_in_every_chain(slopes: int) -> None:
     residuals = y[:, None] - grid**2
     log_density = -0.5 * (grid - 0.4) ** 2 - 0.5 * np.sum(residuals * (precision @ residuals), axis=0)
     weights = np.exp(log_density - log_density.max())
-    share = float(weights[grid > 0].sum() / weights.sum())
-    start = {"x": np.array(1.0), "c": np.zeros(slopes)}
-    runs = said(model, start, 3000, 5000, SEEDS, widths=0.05)
+    return model, float(weights[grid > 0].sum() / weights.sum())
+
+
+@pytest.mark.slow
+def test_two_modes_have_their_shares_in_every_chain() -> None:
+    """All of four chains sat in one of the two modes in 4 of 20 runs."""
+    model, share = sign_unknown(0)
+    start = {"x": np.array(1.0), "c": np.zeros(0)}
+    runs = said(model, start, 1000, 2000, SEEDS, widths=0.05)
     found = np.array([np.mean(draws["x"] > 0) for draws, _, _ in runs])
-    warned = [text for _, text, known in runs if text and known == 1]
-    print(f"share {share:.3f}; of chains {found.min():.3f} to {found.max():.3f}; said to have missed: {len(warned)}")
-    assert np.all(np.abs(found - share) < (0.06 if slopes == 0 else 0.25)) and not warned
-    assert abs(found.mean() - share) < 4 * found.std(ddof=1) / np.sqrt(SEEDS)
-    # The paper's chains stay in the mode that they come to, and say so where the weights can tell.
-    paper = said(model, start, 1000, 3000, SEEDS, widths=0.01, adapt=False)
-    stuck = [known for draws, _, known in paper if np.ptp(draws["x"] > 0) == 0]
+    print(f"share {share:.3f}; of chains {found.min():.3f} to {found.max():.3f}")
+    assert np.all(np.abs(found - share) < 0.1) and abs(found.mean() - share) < 4 * found.std(ddof=1) / np.sqrt(SEEDS)
+    assert not any(known == 1 for _, _, known in runs) and sum(known == 0 for _, _, known in runs) > SEEDS / 2
+    # The paper's chains stay in the mode that they come to, and say so.
+    paper = said(model, start, 1000, 2000, SEEDS, widths=0.01, adapt=False)
+    stuck = [known for draws, _, known in paper if np.unique(draws["x"] > 0).size == 1]
     print(f"of {len(stuck)} chains of the paper's form in one mode {stuck.count(1.0)} say so")
-    assert len(stuck) > 10 and 0.0 not in stuck
-    if not slopes:
-        assert stuck.count(1.0) == len(stuck)
+    assert len(stuck) > 10 and stuck.count(1.0) == len(stuck)
+
+
+@pytest.mark.slow
+def test_two_modes_among_four_unknowns_have_their_shares() -> None:
+    """A population with few draws in its first stages lost a mode in one run of five."""
+    model, share = sign_unknown(3)
+    runs = said(model, {"x": np.array(1.0), "c": np.zeros(3)}, 3000, 5000, SEEDS, widths=0.05)
+    found = np.array([np.mean(draws["x"] > 0) for draws, _, _ in runs])
+    print(f"share {share:.3f}; of chains {np.round(np.sort(found), 2)}")
+    assert np.all(np.abs(found - share) < 0.2) and abs(found.mean() - share) < 4 * found.std(ddof=1) / np.sqrt(SEEDS)
+    assert not any(known == 1 for _, _, known in runs)
 
 
 @pytest.mark.slow

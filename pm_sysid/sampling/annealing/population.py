@@ -19,6 +19,8 @@ from pm_sysid.sampling.smc.resampling import effective_size, normalised
 
 #: Evaluations of the whole record for each draw of the chain, draws of a stage for each of these, and the fewest and most.
 PART, STAGE, FEWEST, MOST = 0.25, 0.15, 200, 1000
+#: How many times as many draws a stage has at most, if it has few samples.
+MORE = 5
 #: Draws of a chain below which there is no population.
 SHORT = 2000
 #: Degrees of freedom of the proposals.
@@ -71,6 +73,11 @@ def size(draws: int) -> int:
     return 0 if draws < SHORT else int(np.clip(STAGE * PART * draws, FEWEST, MOST))
 
 
+def many(count: int, part: float) -> int:
+    """Number of draws of a stage that sees a part of the samples: it costs as much as the others, or less."""
+    return int(np.clip(count / part, count, MORE * count))
+
+
 def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Generator) -> Found | None:
     """Take samples in with weighted draws, until a mixture fits the posterior of all of them.
 
@@ -91,7 +98,8 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     Notes
     -----
     A stage takes in as many samples as its weights bear. Weights that are uneven all the same are tempered before a mixture is
-    fitted to them, so that it follows no handful of draws. Early stages cost little: they have few samples. With all samples
+    fitted to them, so that it follows no handful of draws. Early stages have few samples, and more draws for the same cost:
+    a mode that a few draws hold is lost by chance. With all samples
     in, draws of all rounds are weighted together (Cornuet, Marin, Mira and Robert 2012, Scandinavian Journal of Statistics
     39, 798-812).
     """
@@ -99,18 +107,19 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     if not count:
         return None
     try:
-        x = draw_prior(prefix.coordinates, count, int(rng.integers(2**31)))
+        x = draw_prior(prefix.coordinates, MORE * count, int(rng.integers(2**31)))
     except (ValueError, NotImplementedError):  # constraints that hardly any draw obeys, or no prior to draw from
         return None
     of_prior, own = _fitted(x, rng), None
     if len(np.unique(chain, axis=0)) > 2 * d:
         own = _fitted(chain, rng)
     n, growth, evaluated, budget = 1, MOST_GROWTH, 0, PART * draws * N
+    x = x[: many(count, growth / N)]
     proposal, cloud = of_prior, Cloud(np.empty((0, d)), np.empty(0), ())
     while True:
         reach = min(N, int(np.ceil(growth * n)))
         log_target, log_prior = _paths(prefix, x, n, reach)
-        evaluated += count * reach
+        evaluated += len(x) * reach
         if len(cloud.proposals) or n == N > 1:
             cloud = Cloud(
                 np.concatenate([cloud.x, x]), np.concatenate([cloud.log_target, log_target[:, 0]]), (*cloud.proposals, proposal)
@@ -125,7 +134,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
             with np.errstate(invalid="ignore"):
                 log_weights = log_target - density[:, None]
             log_weights[np.isnan(log_weights)] = -np.inf
-            bears = effective_size(log_weights) >= max(FOLLOWED * d, KEPT * count)
+            bears = effective_size(log_weights) >= max(FOLLOWED * d, KEPT * len(x))
             ahead = int(np.max(np.flatnonzero(bears), initial=0))
             ahead = max(ahead, min(reach - n, int(np.ceil((LEAST_GROWTH - 1) * n))))
             growth = float(np.clip(FURTHER * (n + ahead) / n, FURTHER, MOST_GROWTH))
@@ -135,7 +144,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
         if not np.any(weights > -np.inf):
             return None
         proposal = _joined(Mixture.fit(points, tempered(weights, d), FREEDOM, rng), of_prior, own if n == N else None)
-        x = proposal.draw(count, rng)
+        x = proposal.draw(many(count, growth * n / N) if n < N else count, rng)
 
 
 def _fitted(x: np.ndarray, rng: np.random.Generator) -> Mixture:
