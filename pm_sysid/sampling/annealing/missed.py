@@ -26,6 +26,8 @@ WIDER, ERRORS_OF_WIDER, OF_LONG = 1.4, 3.5, 2.0
 VAGUE = 0.5
 #: Pareto shape from which on a tail is long (the variance has none), and error of a standard deviation that is worth a word.
 LONG, UNCERTAIN = 0.5, 0.4
+#: Fourth moment over the square of the variance (of a Gaussian: 3) below which few effective draws are no matter of a tail.
+KURTOSIS = 10.0
 
 
 def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Sequence[str]) -> str | None:
@@ -81,15 +83,18 @@ def _long(column: np.ndarray) -> bool:
 
 
 def _error_of_sd(column: np.ndarray, x: np.ndarray, weights: np.ndarray) -> float:
-    """Relative standard error of the standard deviation of draws of a chain, by these or, if larger, by weighted draws.
+    """Relative standard error of the standard deviation of draws with a long tail, by these or, if larger, by weighted draws.
 
-    A chain that seldom comes to a tail does not know how large its error is: the fourth moment comes from the weighted draws.
+    Zero where there is no such tail. A chain that seldom comes to one does not know how large its error is: the fourth moment
+    comes from the weighted draws.
     """
     squares, weighted = (column - column.mean()) ** 2, (x - weights @ x) ** 2
     if not squares.any() or not weighted.any():
         return 0.0
-    spread = float(weights @ weighted**2 / (weights @ weighted) ** 2) - 1
-    of_moment = np.sqrt(max(spread, 0.0) * _variance(column) / column.var())
+    spread, own = weights @ weighted**2 / (weights @ weighted) ** 2, np.mean(squares**2) / squares.mean() ** 2
+    if max(spread, own) < KURTOSIS:
+        return 0.0
+    of_moment = np.sqrt(max(spread - 1, 0.0) * _variance(column) / column.var())
     return float(max(np.sqrt(_variance(squares)) / squares.mean(), of_moment)) / 2
 
 

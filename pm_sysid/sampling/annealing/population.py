@@ -13,14 +13,17 @@ import scipy
 
 from pm_sysid.likelihood.prefix_target import Prefix
 from pm_sysid.likelihood.prior_draws import draw_prior
-from pm_sysid.sampling.smc.evidence import Estimate, importance
+from pm_sysid.sampling.smc.evidence import Estimate, importance, pareto_shape
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
+from pm_sysid.sampling.smc.stages import GOOD_K
 
 #: Evaluations of the whole record for each draw of the chain, draws of a stage for each of these, and the fewest and most.
 PART, STAGE, FEWEST, MOST = 0.25, 0.15, 200, 1000
-#: How many times as many draws a stage has at most, if it has few samples.
-MORE = 5
+#: How many times as many draws a stage has at most, if it has few samples, and what part of a round with all it then costs.
+MORE, COST = 5, 0.5
+#: Rounds with all samples that evaluations are kept for.
+RESERVE = 3
 #: Draws of a chain below which there is no population.
 SHORT = 2000
 #: Degrees of freedom of the proposals.
@@ -38,7 +41,7 @@ OF_PRIOR, OF_CHAIN = 0.1, 0.2
 
 
 class Found(NamedTuple):
-    """A mixture, what draws of it say of the evidence, how many samples were evaluated; the draws and their log weights."""
+    """A mixture, what draws of it say of the evidence, how many samples were evaluated; draws and their log weights."""
 
     proposal: Mixture
     estimate: Estimate
@@ -64,8 +67,19 @@ class Cloud(NamedTuple):
     @property
     def latest(self) -> Estimate:
         """What the draws of the last proposal say."""
+        return importance(self.last_weighted[1])
+
+    @property
+    def last_weighted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of the last proposal and their log weights."""
         last = slice(-(len(self.x) // len(self.proposals)), None)
-        return importance(self.log_target[last] - self.proposals[-1].logpdf(self.x[last]))
+        return self.x[last], self.log_target[last] - self.proposals[-1].logpdf(self.x[last])
+
+    @property
+    def weighted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Draws and their log weights: all of them, or those of the last proposal if all have uneven ones."""
+        weights = self.log_weights
+        return (self.x, weights) if pareto_shape(weights) <= GOOD_K else self.last_weighted
 
 
 def size(draws: int) -> int:
@@ -74,8 +88,8 @@ def size(draws: int) -> int:
 
 
 def many(count: int, part: float) -> int:
-    """Number of draws of a stage that sees a part of the samples: it costs as much as the others, or less."""
-    return int(np.clip(count / part, count, MORE * count))
+    """Number of draws of a stage that sees a part of the samples."""
+    return int(np.clip(COST * count / part, count, MORE * count))
 
 
 def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Generator) -> Found | None:
@@ -126,7 +140,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
             )
             found, rounds = cloud.latest, len(cloud.proposals)
             if rounds == ROUNDS or (rounds > 1 and found.efficiency >= ENOUGH) or evaluated + count * N > budget:
-                return Found(proposal, found, evaluated, cloud.x, cloud.log_weights)
+                return Found(proposal, found, evaluated, *cloud.weighted)
             points, weights = cloud.x, cloud.log_weights
         else:
             # Draws of the prior have the density of the prior, up to the mass that potentials leave.
@@ -139,7 +153,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
             ahead = max(ahead, min(reach - n, int(np.ceil((LEAST_GROWTH - 1) * n))))
             growth = float(np.clip(FURTHER * (n + ahead) / n, FURTHER, MOST_GROWTH))
             points, weights, n = x, log_weights[:, ahead], n + ahead
-            if evaluated + 2 * count * N > budget:
+            if evaluated + RESERVE * count * N > budget:
                 n = N
         if not np.any(weights > -np.inf):
             return None

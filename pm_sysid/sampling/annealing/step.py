@@ -151,7 +151,7 @@ class DataAnnealing(BlockedStep):
     cost. The proposals of it after tuning are also weighted draws, with which the chain is compared at its end. Runs of fewer
     than 2000 draws with their tuning, priors that cannot be drawn from, and chains beside which another step method moves a
     variable have neither. With ``adapt=False`` the chain is the paper's, and the population runs at its end for the
-    comparison alone. Of four and more unknowns a population may lose a mode, and then only other chains tell of it.
+    comparison alone. Of more than about six unknowns a population may lose a mode, and then only other chains tell of it.
 
     Statistics of a draw: ``n_data``, samples in the likelihood; ``evaluations``, samples that the likelihood was computed
     for (its sum is the cost of the run); ``accepted``; ``accept``, the acceptance probability; ``accept_rate``, its average

@@ -244,14 +244,14 @@ def test_chains_come_to_both_modes_by_proposals_from_all_over() -> None:
 def test_the_paper_s_chains_say_that_they_have_missed_a_mode() -> None:
     """They stay in one; what is said at the end changes nothing of them."""
     step = paper(sign_unknown(), widths=0.01)
-    points, found = run(step, 500, 2000, 3, {"x": np.array(1.0)})
+    points, found = run(step, 500, 2000, 0, {"x": np.array(1.0)})
     assert np.unique([p["x"] > 0 for p in points[500:]]).size == 1
     assert (
         found["missed"][-1] == 1 and "has missed a part of the posterior, whatever R-hat says: of x, " in found["warning"][-1]
     )
     assert found["evaluations"][-1] > 20
     others, point = [], {"x": np.array(1.0)}
-    step.setup_chain(np.random.default_rng(3), 500, 2001)  # whose last draw is not made
+    step.setup_chain(np.random.default_rng(0), 500, 2001)  # whose last draw is not made
     for i in range(2500):
         if i == 500:
             step.stop_tuning()
