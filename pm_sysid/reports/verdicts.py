@@ -51,7 +51,7 @@ TABLE = (
         f"R-hat above {R_HAT_AGREES} ({R_HAT_DISAGREES}: problem)",
         "more draws; start at `find_mode`; `sample_ibis`",
     ),
-    ("nothing missed", "a chain of `DataAnnealing` says that it has missed a part (problem)", "more draws; `sample_ibis`"),
+    ("nothing missed", "a chain of `DataAnnealing` says that it may have missed a part (problem)", "more draws; `sample_ibis`"),
     ("enough draws", f"effective sample size below {ESS_INTERVALS} ({ESS_MEANS}: problem)", "more draws"),
     (
         "log evidence",
@@ -159,7 +159,7 @@ def sampling(idata: Any, found: Diagnostics) -> Iterator[Verdict]:
         else:
             yield Verdict("good", f"The chains agree (largest R-hat {r_hat:.3f}).")
     if missed := chains_that_missed(idata):
-        text = f"{missed} of the chains said that they have missed a part of the posterior (another mode, or a long tail)."
+        text = f"{missed} of the chains said that they may have missed a part of the posterior (another mode, or a long tail)."
         yield Verdict("bad", f"{text} They may agree all the same: draw more and tune longer, or use sample_ibis.")
     if np.isfinite(found.ess_bulk).any():
         least = np.fmin(found.ess_bulk, found.ess_tail)

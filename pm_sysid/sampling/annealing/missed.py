@@ -72,7 +72,7 @@ def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Se
     j = int(np.argmax(errors))
     if errors[j] > UNCERTAIN:
         off = f"{100 * errors[j]:.0f} %"
-        return f"the standard deviation of {labels[j]} hangs on few draws in a long tail, and may be off by {off}"
+        return f"the standard deviation of {labels[j]} hangs on few draws far from the others, and may be off by {off}"
     return ""
 
 

@@ -322,7 +322,7 @@ class DataAnnealing(BlockedStep):
         x, log_weights, evaluated = self._all_over(kept)
         found = missed(kept, x, log_weights, labels)
         if found:
-            reasons.append(f"a chain has missed a part of the posterior, whatever R-hat says: {found}")
+            reasons.append(f"a chain may have missed a part of the posterior, whatever R-hat says: {found}")
         known = math.nan if found is None else float(bool(found))
         if not reasons:
             return None, known, evaluated

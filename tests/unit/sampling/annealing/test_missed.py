@@ -65,7 +65,7 @@ def test_a_standard_deviation_that_hangs_on_few_draws_is_told() -> None:
     log_weights = stats.cauchy.logpdf(x[:, 0]) - stats.cauchy(0, 30).logpdf(x[:, 0])
     log_weights += stats.norm.logpdf(x[:, 1]) - stats.norm(0, 2).logpdf(x[:, 1])
     said = missed(chain, x, np.where(np.abs(x[:, 0]) < 1000, log_weights, -np.inf), LABELS)
-    assert said is not None and "standard deviation of a hangs on few draws in a long tail" in said
+    assert said is not None and "standard deviation of a hangs on few draws far from the others" in said
 
 
 def test_weights_that_say_nothing_are_no_verdict() -> None:
