@@ -64,7 +64,7 @@ class Prefix:
         target = Target(model, threads=1)  # checks the model
         self.model, self.labels, self.n_samples = model, target.labels, target.n_samples
         self.calibrates_diffusion = target.calibrates_diffusion
-        self.point = target.coordinates.point
+        self.coordinates, self.point = target.coordinates, target.coordinates.point
         self._function = self._compile(shorten=True)
         q = np.concatenate([np.ravel(self.point[v.name]) for v in model.value_vars]).astype(float)
         half = max(1, self.n_samples // 2)

@@ -25,7 +25,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.comparison import CRITERIA, Comparison
 from pm_sysid.reports.comparison_page import Case
 from pm_sysid.reports.validation import Validation
-from pm_sysid.sampling.convergence import mixing
+from pm_sysid.sampling.convergence import chains_that_missed, mixing
 from pm_sysid.sampling.smc.stages import Evidence, log_evidence, stages
 
 
@@ -104,6 +104,10 @@ def compare_models(
         said: list[str] = []
         if bad := _unmixed(model, idata):
             said.append(f"posterior: the chains have not mixed ({bad}): no number of this model can be trusted.")
+        if missed := chains_that_missed(idata):
+            said.append(
+                f"posterior: {missed} of the chains said that they may have missed a part of it: no number can be trusted."
+            )
         likelihood = _of(name, lambda model=model, idata=idata: evaluate(idata, model, draws=draws))  # type: ignore[misc]
         row = rows[name] = {"unknowns": likelihood.size or 0}
         for criterion, function in zip(CRITERIA, (dic_of, waic_of, loo_of), strict=True):

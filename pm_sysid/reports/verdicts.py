@@ -14,7 +14,7 @@ from pm_sysid.records.residual_tests import ResidualTests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.diagnostics import Diagnostics
 from pm_sysid.reports.learned import Learned
-from pm_sysid.sampling.convergence import ESS_INTERVALS, ESS_MEANS, R_HAT_AGREES, R_HAT_DISAGREES
+from pm_sysid.sampling.convergence import ESS_INTERVALS, ESS_MEANS, R_HAT_AGREES, R_HAT_DISAGREES, chains_that_missed
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 
 #: Error of the log evidence, and effective share of the last proposals, that are worth a look.
@@ -51,6 +51,7 @@ TABLE = (
         f"R-hat above {R_HAT_AGREES} ({R_HAT_DISAGREES}: problem)",
         "more draws; start at `find_mode`; `sample_ibis`",
     ),
+    ("nothing missed", "a chain of `DataAnnealing` says that it may have missed a part (problem)", "more draws; `sample_ibis`"),
     ("enough draws", f"effective sample size below {ESS_INTERVALS} ({ESS_MEANS}: problem)", "more draws"),
     (
         "log evidence",
@@ -157,6 +158,9 @@ def sampling(idata: Any, found: Diagnostics) -> Iterator[Verdict]:
             yield Verdict("look", f"The chains agree roughly (R-hat {r_hat:.3f} for {name}); more draws will tell.")
         else:
             yield Verdict("good", f"The chains agree (largest R-hat {r_hat:.3f}).")
+    if missed := chains_that_missed(idata):
+        text = f"{missed} of the chains said that they may have missed a part of the posterior (another mode, or a long tail)."
+        yield Verdict("bad", f"{text} They may agree all the same: draw more and tune longer, or use sample_ibis.")
     if np.isfinite(found.ess_bulk).any():
         least = np.fmin(found.ess_bulk, found.ess_tail)
         worst = int(np.nanargmin(least))

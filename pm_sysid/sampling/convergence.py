@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pm_sysid.compat.arviz import array_stats
+from pm_sysid.idata import group, holds
 
 #: Chains agree up to the first R-hat, and disagree above the second.
 R_HAT_AGREES, R_HAT_DISAGREES = 1.01, 1.05
@@ -17,6 +18,14 @@ ESS_MEANS, ESS_INTERVALS = 100, 400
 ESS_SHARE = 0.25
 #: Draws of a chain below which nothing can be said.
 LEAST_DRAWS = 100
+
+
+def chains_that_missed(idata: Any) -> int:
+    """Number of chains that said at their end that they have missed a part of the posterior (:class:`DataAnnealing`)."""
+    if not holds(idata, "sample_stats") or "missed" not in group(idata, "sample_stats"):
+        return 0
+    missed = group(idata, "sample_stats")["missed"].transpose("chain", ...).to_numpy()
+    return int(np.sum(np.any(missed == 1, axis=-1)))
 
 
 class Mixing(NamedTuple):

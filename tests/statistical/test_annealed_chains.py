@@ -16,6 +16,14 @@ SEEDS = 20
 
 def chain(step: Any, start: dict[str, Any], tune: int, draws: int, seed: int) -> tuple[dict[str, np.ndarray], int]:
     """Kept draws by name, and samples evaluated in all: a chain as PyMC runs it."""
+    draws_by_name, evaluations, _ = chain_and_last_row(step, start, tune, draws, seed)
+    return draws_by_name, evaluations
+
+
+def chain_and_last_row(
+    step: Any, start: dict[str, Any], tune: int, draws: int, seed: int
+) -> tuple[dict[str, np.ndarray], int, dict[str, Any]]:
+    """The same, and the statistics of the last draw."""
     point, points, evaluations = {k: np.asarray(v, dtype=float) for k, v in start.items()}, [], 0
     step.setup_chain(np.random.default_rng(seed), tune, draws)
     for i in range(tune + draws):
@@ -25,7 +33,7 @@ def chain(step: Any, start: dict[str, Any], tune: int, draws: int, seed: int) ->
         evaluations += row["evaluations"]
         if i >= tune:
             points.append(point)
-    return {k: np.array([p[k] for p in points]) for k in start}, evaluations
+    return {k: np.array([p[k] for p in points]) for k in start}, evaluations, row
 
 
 @pytest.mark.slow
@@ -113,3 +121,99 @@ def test_annealing_clears_traps() -> None:
     assert counts["plain"] <= 10
     assert min(counts["linear"], counts["geometric"], counts["adaptive"]) >= 17
     assert cost["geometric"] < 0.45 and cost["linear"] < 0.65
+
+
+def said(
+    model: pm.Model, start: dict[str, Any], tune: int, draws: int, seeds: int, **options: Any
+) -> list[tuple[Any, Any, Any]]:
+    """Of chains with seeds of their own: draws by name, and at the end what is said and whether a part was missed."""
+    step, runs = sid.DataAnnealing(model=model, **options), []
+    for seed in range(seeds):
+        found, _, last = chain_and_last_row(step, start, tune, draws, seed)
+        runs.append((found, last["warning"], last["missed"]))
+    return runs
+
+
+def sign_unknown(slopes: int) -> tuple[pm.Model, float]:
+    """A model in which the sign of x is unknown but for its prior, beside some slopes; and the share of positive x."""
+    rng, T = np.random.default_rng(0), 50
+    y, X = 1.0 + 0.2 * rng.normal(size=T), rng.normal(size=(T, slopes))
+    with pm.Model() as model:
+        x, c = pm.Normal("x", 0.4, 1.0), pm.Normal("c", 0.0, 1.0, shape=slopes)
+        pm.Normal("y", x**2 + (X * c).sum(axis=1), 0.2, observed=y)
+    # Slopes are integrated out: residuals have a known covariance.
+    grid = np.linspace(-4.0, 4.0, 20_001)
+    precision = np.linalg.inv(0.04 * np.eye(T) + X @ X.T)
+    residuals = y[:, None] - grid**2
+    log_density = -0.5 * (grid - 0.4) ** 2 - 0.5 * np.sum(residuals * (precision @ residuals), axis=0)
+    weights = np.exp(log_density - log_density.max())
+    return model, float(weights[grid > 0].sum() / weights.sum())
+
+
+@pytest.mark.slow
+def test_two_modes_have_their_shares_in_every_chain() -> None:
+    """All of four chains sat in one of the two modes in 4 of 20 runs."""
+    model, share = sign_unknown(0)
+    start = {"x": np.array(1.0), "c": np.zeros(0)}
+    runs = said(model, start, 1000, 2000, SEEDS, widths=0.05)
+    found = np.array([np.mean(draws["x"] > 0) for draws, _, _ in runs])
+    print(f"share {share:.3f}; of chains {found.min():.3f} to {found.max():.3f}")
+    assert np.all(np.abs(found - share) < 0.1) and abs(found.mean() - share) < 4 * found.std(ddof=1) / np.sqrt(SEEDS)
+    assert not any(known == 1 for _, _, known in runs) and sum(known == 0 for _, _, known in runs) > SEEDS / 2
+    # The paper's chains stay in the mode that they come to, and say so.
+    paper = said(model, start, 1000, 2000, SEEDS, widths=0.01, adapt=False)
+    stuck = [known for draws, _, known in paper if np.unique(draws["x"] > 0).size == 1]
+    print(f"of {len(stuck)} chains of the paper's form in one mode {stuck.count(1.0)} say so")
+    assert len(stuck) > 10 and stuck.count(1.0) == len(stuck)
+
+
+@pytest.mark.slow
+def test_two_modes_among_four_unknowns_have_their_shares() -> None:
+    """A population with few draws in its first stages lost a mode in one run of five."""
+    model, share = sign_unknown(3)
+    runs = said(model, {"x": np.array(1.0), "c": np.zeros(3)}, 3000, 5000, SEEDS, widths=0.05)
+    found = np.array([np.mean(draws["x"] > 0) for draws, _, _ in runs])
+    print(f"share {share:.3f}; of chains {np.round(np.sort(found), 2)}")
+    assert np.all(np.abs(found - share) < 0.2) and abs(found.mean() - share) < 4 * found.std(ddof=1) / np.sqrt(SEEDS)
+    assert not any(known == 1 for _, _, known in runs)
+
+
+@pytest.mark.slow
+def test_far_tails_are_drawn() -> None:
+    """Two samples, a wide prior and an unknown noise. Standard deviations were up to 2.5 times too small."""
+    y = np.array([0.3, -0.2])
+    with pm.Model() as model:
+        mu, s = pm.Normal("mu", 0.0, 100.0), pm.LogNormal("s", 0.0, 3.0)
+        pm.Normal("y", mu, s, observed=y)
+    u, b = np.linspace(-np.arcsinh(6e4), np.arcsinh(6e4), 4001), np.linspace(-14.0, 14.0, 1201)
+    grid = 0.01 * np.sinh(u)[:, None]
+    log_density = -0.5 * (grid / 100) ** 2 - 0.5 * (b / 3) ** 2 + np.log(np.cosh(u))[:, None]
+    log_density = log_density + sum(-0.5 * ((v - grid) / np.exp(b)) ** 2 - b for v in y)
+    weights = np.exp(log_density - log_density.max()).sum(axis=1)
+    weights /= weights.sum()
+    mean = weights @ grid[:, 0]
+    sd, far = np.sqrt(weights @ (grid[:, 0] - mean) ** 2), weights @ (np.abs(grid[:, 0]) > 5.0)
+    runs = said(model, {"mu": np.array(0.0), "s_log__": np.array(0.0)}, 2000, 20_000, SEEDS)
+    draws = np.array([found["mu"] for found, _, _ in runs])
+    share = np.mean(np.abs(draws) > 5.0, axis=1)
+    each = draws.std(axis=1) / sd
+    print(
+        f"sd {sd:.2f}, of the chains {each.min():.2f} to {each.max():.2f} of it, of all {draws.std() / sd:.3f}; far {far:.4f}"
+    )
+    assert abs(share.mean() - far) < 4 * share.std(ddof=1) / np.sqrt(SEEDS) and np.all(np.abs(share / far - 1) < 0.5)
+    assert abs(draws.std() / sd - 1) < 0.15
+    # Where the standard deviation of a chain is off by half, it says so.
+    assert all(known == 1 for ratio, (_, _, known) in zip(each, runs, strict=True) if not 0.6 < ratio < 1.6)
+
+
+@pytest.mark.slow
+def test_easy_posteriors_raise_no_alarms() -> None:
+    rng, T = np.random.default_rng(3), 60
+    for unknowns in (1, 3):
+        X = np.column_stack([np.ones(T), rng.normal(size=(T, unknowns - 1))])
+        with pm.Model() as model:
+            beta = pm.Normal("beta", 0.0, 2.0, shape=unknowns)
+            pm.Normal("y", (X * beta).sum(axis=1), 0.7, observed=X @ np.linspace(1, -1, unknowns) + 0.7 * rng.normal(size=T))
+        for options in ({}, {"adapt": False, "widths": 0.05}):
+            runs = said(model, {"beta": np.zeros(unknowns)}, 1000, 4000, SEEDS, **options)
+            assert not any(known == 1 for _, _, known in runs) and sum(known == 0 for _, _, known in runs) > SEEDS / 2

@@ -26,6 +26,9 @@ from pm_sysid.likelihood.prefix_target import Evaluation, Prefix
 from pm_sysid.progress import text_columns
 from pm_sysid.sampling.annealing.adaptation import EXPLORING, Shape, adapted, begun, exploring, multivariate_t
 from pm_sysid.sampling.annealing.draw_log import DrawLog
+from pm_sysid.sampling.annealing.independent import Independent, nowhere
+from pm_sysid.sampling.annealing.missed import missed
+from pm_sysid.sampling.annealing.population import population
 from pm_sysid.sampling.annealing.settings import WIDTH, annealed_share, proposal_widths, whole_samples
 from pm_sysid.sampling.convergence import mixing
 
@@ -35,6 +38,10 @@ type Schedule = Literal["linear", "geometric", "adaptive"] | Callable[[float], f
 
 #: Draws over which the acceptance that the progress bar shows is averaged.
 MEMORY = 100
+#: Part of the adaptation after which proposals from all over the posterior are looked for.
+LOOK = 0.8
+#: Most draws of the chain that they follow.
+RECENT = 2000
 #: Columns of the progress bar: title, format, first value.
 COLUMNS = {"n_data": ("Samples", "{}", 0), "accept_rate": ("Accept Rate", "{:0.2f}", 0.0)}
 
@@ -63,6 +70,7 @@ class DataAnnealingState(StepMethodState):
     n_tune: int
     chain: ChainState
     shape: Shape
+    independent: Independent
     n_start: int = field(metadata={"frozen": True})
     adapt: bool = field(metadata={"frozen": True})
     annealed: float = field(metadata={"frozen": True})
@@ -117,10 +125,11 @@ class DataAnnealing(BlockedStep):
 
     Warns
     -----
-    At the end of a chain, by PyMC's log, if that chain alone shows that it has not mixed: if its halves disagree (R-hat above
-    1.05), or it has fewer than 100 effective draws of a parameter. Chains that are each in a place of their own are seen only
-    by comparing them: PyMC does so after sampling (``compute_convergence_checks``), and so do :func:`compare_models` and
-    :func:`report`.
+    At the end of a chain, by PyMC's log: if that chain alone shows that it has not mixed (its halves disagree with an R-hat
+    above 1.05, or it has fewer than 100 effective draws of a parameter), and if it has missed a part of the posterior by
+    weighted draws from all over it, whatever R-hat says: another mode, or a long tail. Chains that are each in a place of
+    their own are seen by comparing them, too: PyMC does so after sampling (``compute_convergence_checks``), and so do
+    :func:`compare_models` and :func:`report`, which also repeat what chains have said to have missed.
 
     Notes
     -----
@@ -135,10 +144,21 @@ class DataAnnealing(BlockedStep):
     proposals follow. Some hundred draws for each parameter are needed. Three in ten proposals remain Cauchy steps, by which a
     chain that was still beside the posterior finds it.
 
+    Steps seldom lead from one mode to another, or into a far tail, and all chains may lack the same part. After four fifths of
+    the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a
+    population, by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if
+    they fit well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws
+    cost. The proposals of it after tuning are also weighted draws, with which the chain is compared at its end. Runs of fewer
+    than 2000 draws with their tuning, priors that cannot be drawn from, and chains beside which another step method moves a
+    variable have neither. With ``adapt=False`` the chain is the paper's, and the population runs at its end for the
+    comparison alone. Of more than about six unknowns a population may lose a mode, and then only other chains tell of it.
+
     Statistics of a draw: ``n_data``, samples in the likelihood; ``evaluations``, samples that the likelihood was computed
     for (its sum is the cost of the run); ``accepted``; ``accept``, the acceptance probability; ``accept_rate``, its average
     over about the last 100 draws; ``scaling``, by which adaptation has multiplied the widths (geometric mean);
-    ``model_logp`` (``lp`` in the result), the log-density of the draw given ``n_data`` samples.
+    ``missed``, of the last draw of a chain, 1 if weighted draws deny the chain (as the warning says), 0 if they agree with it,
+    and not a number if they are too uneven to tell; ``model_logp`` (``lp`` in the result), the log-density of the draw given
+    ``n_data`` samples.
 
     The log-likelihood of the current parameters under the grown prefix is known some samples ahead, and evaluated anew when
     these are used up. While samples are added, a diffusion calibrated by ``"mle"`` comes from a part of the prefix (at least
@@ -170,6 +190,7 @@ class DataAnnealing(BlockedStep):
         "accept": (np.float64, []),
         "accept_rate": (np.float64, []),
         "scaling": (np.float64, []),
+        "missed": (np.float64, []),
         "model_logp": (np.float64, []),
         "warning": (object, []),  # which PyMC logs, from whatever process, and leaves out of the result
     }
@@ -245,7 +266,11 @@ class DataAnnealing(BlockedStep):
     def _begin(self, n_tune: int) -> None:
         self.tune, self.n_tune, self.drawn = True, n_tune, 0
         self.chain, self.shape = ChainState(0, self.n_start, 0.0), begun(self.widths)
+        self.independent = nowhere(len(self.own))
         self.kept: list[np.ndarray] = []  # draws after tuning, to judge the chain by
+        self.recent: list[np.ndarray] = []  # draws of the adaptation
+        self.proposed: list[np.ndarray] = []  # independently, after tuning
+        self.log_weights: list[float] = []  # log posterior there, less the log density of the proposals
 
     def step(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
         """One draw, or one that a checkpoint knows."""
@@ -253,7 +278,15 @@ class DataAnnealing(BlockedStep):
         self.drawn += 1
         if self.drawn > self.n_tune:
             self.kept.append(self._coordinates(point)[self.own])
-        return point, [{**statistics, "warning": self._said() if self.drawn == self.last_draw else None}]
+        elif self.drawn > self._annealing:
+            self.recent.append(self._coordinates(point)[self.own])
+        said = None
+        if self.drawn == self.last_draw:
+            if self.log is not None and (saved := self.log.resumed) is not None:  # all draws were known
+                self._resume({**saved.arrays, **saved.numbers})
+            said, statistics["missed"], evaluated = self._said()
+            statistics["evaluations"] += evaluated
+        return point, [{**statistics, "warning": said}]
 
     def _logged_draw(self, point: dict[str, np.ndarray], log: DrawLog) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """One draw that the checkpoint knows, or will know."""
@@ -265,21 +298,58 @@ class DataAnnealing(BlockedStep):
             self._resume({**saved.arrays, **saved.numbers})
         point, stats = self._draw(point)
         state = {**self.chain._asdict(), **{f"shape_{k}": v for k, v in self.shape._asdict().items()}}
+        state |= {f"independent_{k}": v for k, v in self.independent._asdict().items()}
+        state |= {"proposed": np.array(self.proposed), "log_weights": np.array(self.log_weights)}
         if self.current is not None:
             state |= {f"current_{k}": v for k, v in self.current._asdict().items()}
         log.note(self._coordinates(point), stats, state, last=self.chain.draw == self.last_draw)
         return point, stats
 
-    def _said(self) -> str | None:
-        """What the chain says against itself at its end; None if nothing."""
-        bad = mixing(np.array(self.kept)[None], [self.prefix.labels[i] for i in self.own]).bad if self.kept else ""
-        if not bad:
-            return None
+    def _said(self) -> tuple[str | None, float, int]:
+        """What is said against the chain at its end, None if nothing; and whether it has missed a part, NaN if that is unknown.
+
+        The last number is that of the samples evaluated for it.
+        """
+        if not self.kept:
+            return None, math.nan, 0
+        labels, kept = [self.prefix.labels[i] for i in self.own], np.array(self.kept)
+        reasons = []
+        if bad := mixing(kept[None], labels).bad:
+            reasons.append(
+                f"a chain has not mixed ({bad} in {len(kept)} draws, {100 * self.chain.accept_rate:.0f} % accepted lately): "
+                "its draws are no posterior yet"
+            )
+        x, log_weights, evaluated = self._all_over(kept)
+        found = missed(kept, x, log_weights, labels)
+        if found:
+            reasons.append(f"a chain may have missed a part of the posterior, whatever R-hat says: {found}")
+        known = math.nan if found is None else float(bool(found))
+        if not reasons:
+            return None, known, evaluated
         remedy = "draw more, tune longer" if self.adapt else "draw more, or let it adapt (adapt=True)"
-        return (
-            f"DataAnnealing: a chain has not mixed ({bad} in {len(self.kept)} draws, {100 * self.chain.accept_rate:.0f} % "
-            f"accepted lately): its draws are no posterior yet. Compare chains; {remedy}, or use sample_ibis."
-        )
+        return f"DataAnnealing: {'; '.join(reasons)}. Compare chains; {remedy}, or use sample_ibis.", known, evaluated
+
+    def _all_over(self, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        """Draws from all over the posterior and their log weights: those that the chain has proposed, or fresh ones.
+
+        The last number is that of the samples evaluated for fresh ones.
+        """
+        if self.adapt or len(self.own) < len(self.prefix.labels):
+            return np.array(self.proposed), np.array(self.log_weights), 0
+        found = population(self.prefix, self.last_draw, kept[-RECENT:], self.rng)
+        if found is None:
+            return np.empty((0, len(self.own))), np.empty(0), 0
+        return found.x, found.log_weights, found.evaluated
+
+    def _look(self) -> None:
+        """Look for proposals from all over the posterior, when the chain has adapted to where it is."""
+        if len(self.own) < len(self.prefix.labels):
+            return
+        recent = np.array(self.recent[len(self.recent) // 2 :])[-RECENT:]
+        found = population(self.prefix, self.last_draw, recent, self.rng)
+        if found is not None:
+            self.evaluated += found.evaluated
+            self.independent = Independent.of(found.proposal, found.estimate.efficiency)
 
     def _draw(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Take samples in, propose, accept or reject (Eq. 4)."""
@@ -287,12 +357,24 @@ class DataAnnealing(BlockedStep):
         n = self._grow(q)
         current = self._known(q, n)
         learning = self.adapt and self.tune and self.chain.draw < self.n_tune and n >= self.prefix.n_samples
-        move, shaped = self._move(learning or self.shape.draws > 0)
-        proposal = q.copy()
-        proposal[self.own] += self.shape.root @ move if shaped else self.widths * move
+        if learning and self.chain.draw == self._annealing + int(LOOK * (self.n_tune - self._annealing)):
+            self._look()
+        wide = self.independent
+        independent = wide.exists and self.rng.random() < wide.share
+        if independent:
+            move, shaped, proposal = None, False, wide.draw(self.rng)
+            from_there, from_here = wide.logpdf(q), wide.logpdf(proposal)
+        else:
+            move, shaped = self._move(learning or self.shape.draws > 0)
+            proposal = q.copy()
+            proposal[self.own] += self.shape.root @ move if shaped else self.widths * move
+            from_there = from_here = 0.0
         new = self._evaluate(proposal, n)
         before, after = current.prior + current.likelihood(n), new.prior + new.likelihood(n)
-        log_ratio = after - before if after > -math.inf else -math.inf
+        log_ratio = after - before + from_there - from_here if after > -math.inf else -math.inf
+        if independent and not self.tune:
+            self.proposed.append(proposal)
+            self.log_weights.append(after - from_here if after > -math.inf else -math.inf)
         accepted = bool(-self.rng.standard_exponential() < log_ratio)
         if accepted:
             self.current = new
@@ -307,6 +389,7 @@ class DataAnnealing(BlockedStep):
             "accept": accept,
             "accept_rate": self.chain.accept_rate,
             "scaling": float(np.exp(np.mean(np.log(np.diag(self.shape.root) / self.widths)))),
+            "missed": math.nan,
             "model_logp": after if accepted else before,
         }
         if learning:
@@ -378,6 +461,9 @@ class DataAnnealing(BlockedStep):
         """Take up a chain after its last known draw, unless that has another density now."""
         self.chain = ChainState(**{name: state[name] for name in ChainState._fields})
         self.shape = Shape(**{name: state[f"shape_{name}"] for name in Shape._fields})
+        if "proposed" in state:  # not in checkpoints of versions without such proposals
+            self.independent = Independent(**{name: state[f"independent_{name}"] for name in Independent._fields})
+            self.proposed, self.log_weights = list(state["proposed"]), list(state["log_weights"])
         self.current = known = Evaluation(**{k: state[f"current_{k}"] for k in Evaluation._fields})
         again = self.prefix.evaluate(known.q, known.n)
         was, now = known.prior + known.path[0], again.prior + again.path[0]

@@ -148,6 +148,15 @@ def test_a_stuck_chain_is_seen_beside_parameters_that_move() -> None:
     assert first.level == "bad" and "draws of c do not vary" in first.text
 
 
+@pytest.mark.parametrize("last, expected", [(1.0, "bad"), (0.0, "good"), (np.nan, "good")])
+def test_chains_that_agree_and_say_that_they_have_missed_a_part_are_a_problem(last: float, expected: str) -> None:
+    missed = np.full((2, 5), np.nan)
+    missed[1, -1] = last
+    idata = xr.DataTree.from_dict({"sample_stats": xr.Dataset({"missed": (("chain", "draw"), missed)})})
+    found_levels = [v.level for v in verdicts.sampling(idata, found(1.0, 900.0))]
+    assert found_levels[0] == "good" and ("bad" in found_levels) == (expected == "bad")
+
+
 @pytest.mark.parametrize("doubt, expected", [("", "good"), ("One chain has not found the whole posterior.", "bad")])
 def test_an_evidence_that_its_sampler_doubts_is_not_called_good(doubt: str, expected: str) -> None:
     dims = ("chain", "stage")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import xarray as xr
 
-from pm_sysid.sampling.convergence import mixing
+from pm_sysid.sampling.convergence import chains_that_missed, mixing
 
 
 def test_independent_draws_are_fine() -> None:
@@ -43,3 +44,12 @@ def test_a_chain_that_never_moved_is_stuck() -> None:
 
 def test_few_draws_tell_nothing() -> None:
     assert mixing(np.zeros((2, 50, 1)), ["a"]).bad == ""
+
+
+def test_chains_that_said_that_they_missed_a_part_are_counted() -> None:
+    missed = np.full((4, 10), np.nan)
+    missed[:, -1] = [1, 0, np.nan, 1]
+    statistics = xr.Dataset({"missed": (("chain", "draw"), missed)})
+    assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics})) == 2
+    assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics.drop_vars("missed")})) == 0
+    assert chains_that_missed(xr.DataTree()) == 0 and chains_that_missed(xr.Dataset()) == 0

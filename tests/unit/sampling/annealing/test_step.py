@@ -221,6 +221,80 @@ def test_a_chain_that_has_not_mixed_says_so_at_its_end() -> None:
             assert rows[-1] is None
 
 
+def sign_unknown(samples: int = 20) -> pm.Model:
+    """Two modes, at 1 and -1, alike but for the prior: 69 % of the posterior are at 1."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.4, 1.0)
+        pm.Normal("y", x**2, 0.2, observed=1.0 + 0.2 * np.random.default_rng(0).normal(size=samples))
+    return model
+
+
+def test_chains_come_to_both_modes_by_proposals_from_all_over() -> None:
+    step = annealing(sign_unknown(), widths=0.05)
+    for seed in range(4):
+        points, found = run(step, 1000, 2000, seed, {"x": np.array(1.0)})
+        share = np.mean([p["x"] > 0 for p in points[1000:]])
+        assert abs(share - 1 / (1 + np.exp(-0.8))) < 0.08
+        assert found["warning"][-1] is None
+        assert np.isnan(found["missed"][:-1].astype(float)).all() and found["missed"][-1] == 0
+        looked = found["evaluations"][900] - 20
+        assert 0 < looked < 0.25 * 3000 * 20 and np.all(np.delete(found["evaluations"][501:], 399) == 20)
+
+
+def test_the_paper_s_chains_say_that_they_have_missed_a_mode() -> None:
+    """They stay in one; what is said at the end changes nothing of them."""
+    step = paper(sign_unknown(), widths=0.01)
+    points, found = run(step, 500, 2000, 0, {"x": np.array(1.0)})
+    assert np.unique([p["x"] > 0 for p in points[500:]]).size == 1
+    assert (
+        found["missed"][-1] == 1
+        and "may have missed a part of the posterior, whatever R-hat says: of x, " in found["warning"][-1]
+    )
+    assert found["evaluations"][-1] > 20
+    others, point = [], {"x": np.array(1.0)}
+    step.setup_chain(np.random.default_rng(0), 500, 2001)  # whose last draw is not made
+    for i in range(2500):
+        if i == 500:
+            step.stop_tuning()
+        point, [row] = step.step(point)
+        others.append(point)
+        assert row["warning"] is None
+    assert [p["x"] for p in others] == [p["x"] for p in points]
+
+
+def test_short_chains_and_parts_of_a_model_have_no_such_proposals() -> None:
+    step = annealing(sign_unknown(), widths=0.05)
+    run(step, 1000, 999, 0, {"x": np.array(1.0)})
+    assert not step.independent.exists
+    step = annealing(vars=[MODEL["slope"]], widths=0.1)
+    _, found = run(step, 1000, 1000)
+    assert not step.independent.exists and np.isnan(found["missed"][-1])
+
+
+@pytest.mark.parametrize("form", [{}, {"adapt": False}])
+@pytest.mark.parametrize("until", [850, 1500, 2199, 2200])
+def test_a_chain_that_was_cut_off_keeps_its_proposals(tmp_path: Any, monkeypatch: Any, until: int, form: Any) -> None:
+    """And says the same at its end: cut off before the look over the posterior, after tuning, one draw early, at the end."""
+    model, start = sign_unknown(), {"x": np.array(1.0)}
+    step = annealing(model, widths=0.05, checkpoint=tmp_path, **form)
+    whole, expected = run(annealing(model, widths=0.05, **form), 1000, 1200, 2, start)
+    monkeypatch.setattr("pm_sysid.sampling.annealing.draw_log.SECONDS", 1e9)
+    step.setup_chain(np.random.default_rng(2), 1000, 1200)
+    point = start
+    for i in range(until):
+        if i == 1000:
+            step.stop_tuning()
+        if i == until - 1:
+            monkeypatch.setattr("pm_sysid.sampling.annealing.draw_log.SECONDS", 0.0)
+        point, _ = step.step(point)
+    step.log.file.release()
+    monkeypatch.setattr("pm_sysid.sampling.annealing.draw_log.SECONDS", 1e9)
+    points, found = run(annealing(model, widths=0.05, checkpoint=tmp_path, **form), 1000, 1200, 2, start)
+    assert [p["x"] for p in points] == [p["x"] for p in whole]
+    assert found["warning"][-1] == expected["warning"][-1]
+    np.testing.assert_array_equal(found["missed"].astype(float), expected["missed"].astype(float))
+
+
 def test_another_step_method_may_move_the_rest() -> None:
     """A variable that changes between calls is noticed: log-densities are those of the point as it is."""
     step = annealing(vars=[MODEL["slope"]], widths=0.1)
