@@ -230,7 +230,7 @@ class ODEFilter:
         unknowns = Unknowns(theta, x0, x0_std, deviations, diffusion)
         choice = filter_substeps(problem, records, unknowns, substeps, model, name)
 
-        problem = problem.by_step() if choice.by_step else problem if choice.grids is None else problem.graded()
+        problem = problem if choice.grids is None else problem.graded()
         arrays, x0, x0_std = shared(name, problem.data(records, choice.steps()), means, stds)
         unknowns, grid = unknowns._replace(x0=x0, x0_std=x0_std), Grid(records, choice)
         rv = ODEFilterRV.rv_op(problem, unknowns, arrays, flat=measured.flat, grid=grid, start=start.numeric())
@@ -305,7 +305,7 @@ def _same_run(records: Sequence[TimeSeries], before: Sequence[TimeSeries]) -> bo
 def _form_for(problem: Problem, records: Sequence[TimeSeries]) -> Form:
     """Form of a filter like an existing one for other records."""
     form = _solver_like(problem).form(problem.system, records, problem.form.free)
-    form = replace(form, sensors=problem.form.sensors, everywhere=problem.form.everywhere, graded=problem.form.graded)
+    form = replace(form, sensors=problem.form.sensors, everywhere=problem.form.everywhere)
     return replace(form, rolled=problem.form.rolled) if form.everywhere else form
 
 

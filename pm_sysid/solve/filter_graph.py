@@ -112,14 +112,6 @@ class Problem:
         form = replace(self.form, uniform=False, dynamic=dynamic, rolled=rolled, graded=True)
         return Problem(self.system, form, calibrated=False)
 
-    def by_step(self) -> Problem:
-        """The same for equal steps with a diffusion of its own for each, as with ``diffusion="dynamic"``.
-
-        The pass that calibrates one for all steps is unstable where chains are coupled strongly, as by a controller with high
-        gains.
-        """
-        return Problem(self.system, replace(self.form, dynamic=True, graded=True), calibrated=False)
-
     def everywhere(self) -> Problem:
         """The same with the measurements conditioned on the ODE at all times, or an error that says what stands against it."""
         _refuse_everywhere(self)

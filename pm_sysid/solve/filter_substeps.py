@@ -432,9 +432,7 @@ def filter_substeps(
     the draws fit the data.
 
     With ``"auto"`` and a choice that has ``grids``, the steps follow the solution, since equal ones are not enough, or many,
-    and the system is stiff; they are for :meth:`Problem.graded`, as are those of an array. Where no number of equal steps will
-    do with a diffusion that is calibrated, but one does with a diffusion for each step, the choice is ``by_step``, for
-    :meth:`Problem.by_step`. ``graded=False`` rules both out.
+    and the system is stiff; they are for :meth:`Problem.graded`, as are those of an array. ``graded=False`` rules that out.
     """
     substeps = given_steps(substeps, records)
     if isinstance(substeps, tuple):
@@ -479,13 +477,6 @@ def filter_substeps(
         costly = chosen is None or (chosen >= MANY and problem.calibrated)
         if costly and (found := follow()) and (found.settled or (chosen is None and found.error < error)):
             return said_unsettled(found, name, problem)
-        if graded and chosen is None and problem.calibrated and problem.may_follow and len(problem.system.chain_states) > 1:
-            own = replace(criterion, problem=problem.by_step())
-            found_by_step, error_by_step = searched_substeps(own)
-            if found_by_step is not None:
-                say_chosen(own, found_by_step, error_by_step)
-                _log.info("%seach step has a diffusion of its own: calibrating one for all is unstable here.", who)
-                return StepChoice(found_by_step, "auto", where, error_by_step, True, by_step=True)
         if chosen is None and many:  # one of them may be far from what the record says in the end
             chosen, error = searched_substeps(replace(criterion, share=SHARE))
         if chosen is None:

@@ -56,8 +56,6 @@ class StepChoice:
         Whether that is small enough (less than 0.1).
     grids : tuple of StepGrid or None
         Steps of each record that follow its solution or were given, each cut into ``substeps``; None for equal steps.
-    by_step : bool
-        Whether each of equal steps has a diffusion of its own, since the pass that calibrates one for all is unstable.
     """
 
     substeps: int
@@ -66,7 +64,6 @@ class StepChoice:
     error: float
     settled: bool
     grids: tuple[StepGrid, ...] | None = None
-    by_step: bool = False
 
     @property
     def follows(self) -> bool:

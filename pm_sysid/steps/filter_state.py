@@ -26,10 +26,10 @@ class Form:
     ``smoothness`` is the order of the first input derivative that jumps at a sample (None: none does); ``uniform`` says
     that all substeps are equally long; ``free`` lists the states whose initial value is uncertain; ``rolled`` has the algebra
     of a dense filter done by loops (:mod:`pm_sysid.steps.routines`), and that of many blocks by a loop over the chains
-    (:mod:`pm_sysid.steps.each_chain`), where it is written out for small ones. ``graded`` gives a dynamic diffusion a least
-    size, in terms of how large the states were: for steps that follow the solution, and where no diffusion could be calibrated.
-    ``sensors`` is how the outputs are measured. ``everywhere`` conditions the measurements on the ODE at all times, linearised
-    along the solution that no measurement has moved.
+    (:mod:`pm_sysid.steps.each_chain`), where it is written out for small ones. ``graded`` says that steps follow the solution:
+    a dynamic diffusion then has a least size, in terms of what the residual is made of. ``sensors`` is how the outputs are
+    measured. ``everywhere`` conditions the measurements on the ODE at all times, linearised along the solution that no
+    measurement has moved.
     """
 
     order: int

@@ -10,7 +10,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from scipy.linalg import expm
 from scipy.stats import norm
 
 import pm_sysid as sid
@@ -232,48 +231,3 @@ def test_points_that_come_as_near_are_taken_far_apart() -> None:
     assert many and picked[:2] == [0, 1] and set(picked[2:]) == {6, 3} and 7 not in picked
     assert _far_apart(near - 3 * np.arange(8), points(rates), 4) == ([0, 1, 2, 3], False)  # none comes as near as the first
     assert _far_apart(np.full(8, -np.inf), points(rates), 4) == ([], False)
-
-
-#: A mass that a magnet holds, unstable by itself, with a controller of high gains: together stable, and nothing is fast.
-LEVITATED = sid.System(
-    lambda t, x, u, p: (x.v, p.k * x.z - x.i, (250.0 * x.z + 15.0 * x.v - x.i) / 0.02),
-    states=("z", "v", "i"),
-    params=("k",),
-    observe=lambda t, x, dx, u, p: x.z,
-)
-
-
-def test_a_closed_loop_that_no_calibration_carries_gets_a_diffusion_for_each_step(caplog: pytest.LogCaptureFixture) -> None:
-    t, noise = np.arange(200) * 0.01, 0.02
-
-    def solution(k: float) -> np.ndarray:
-        step = expm(0.01 * np.array([[0.0, 1.0, 0.0], [k, 0.0, -1.0], [250.0 / 0.02, 15.0 / 0.02, -1.0 / 0.02]]))
-        x = [np.array([1.0, 0.0, 0.0])]
-        for _ in t[1:]:
-            x.append(step @ x[-1])
-        return np.array(x)[:, 0]
-
-    y = solution(100.0) + noise * np.random.default_rng(1).standard_normal(t.size)
-    record = sid.TimeSeries(t, None, y)
-    with pm.Model() as model, warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="pm_sysid"):
-        warnings.simplefilter("error", sid.SubstepWarning)
-        k = pm.LogNormal("k", np.log(100.0), 0.3)
-        sid.ODEFilter("y", LEVITATED, record, {"k": k}, noise=noise, x0=[1.0, 0.0, 0.0])
-    choice = filter_view("y", model).op.grid.choice
-    assert choice.by_step and choice.settled and choice.substeps <= 4 and "diffusion of its own" in caplog.text
-    values = np.array([80.0, 95.0, 100.0, 105.0, 120.0])
-    target = sid.Target(model)
-    exact = np.array([norm.logpdf(y, solution(value), noise).sum() for value in values])
-    x = np.log(values)[:, None]
-    np.testing.assert_allclose(target.log_likelihood(x), exact, atol=0.5)  # one step a sample, far from the record too
-    np.testing.assert_allclose(target.log_likelihood(x)[1:4], exact[1:4], atol=0.1)
-    step = 1e-5
-    slope = (target.log_likelihood(x + step) - target.log_likelihood(x - step)) / (2 * step)
-    gradient = model.compile_dlogp()
-    prior = -(x[:, 0] - np.log(100.0)) / 0.3**2
-    found = [gradient({"k_log__": value}).item() for value in x[:, 0]]
-    np.testing.assert_allclose(found, slope + prior, rtol=1e-4, atol=1e-2)
-    # Other records of the same kind go in, and the steps stay equal ones that may be refined.
-    sid.set_data({"y": record.replace(y=y[::-1].copy())}, model)
-    sid.set_data({"y": record}, model)
-    assert sid.settle_substeps({"k": 100.0}, model=model)["y"].by_step
