@@ -54,10 +54,8 @@ class Wall(NamedTuple):
     def words(self) -> str:
         """A sentence."""
         where = ", ".join(f"{n} = {np.array2string(np.asarray(v), precision=3)}" for n, v in self.values.items())
-        return (
-            f"at {where}, beyond the draws, the log-likelihood rises by {self.gain:.3g} if the steps are refined, and the "
-            "record is explained."
-        )
+        gain = f"rises by {self.gain:.3g}" if self.gain < 1e300 else "becomes finite"
+        return f"at {where}, beyond the draws, the log-likelihood {gain} if the steps are refined, and the record is explained."
 
 
 def beyond(x: np.ndarray, most: int) -> np.ndarray:

@@ -126,7 +126,7 @@ class LogLikelihoodCriterion(Criterion):
         if not known.any():
             return np.inf
         with np.errstate(all="ignore"):
-            change = np.nan_to_num(np.abs(fine - coarse)[known], nan=np.inf)
+            change = np.nan_to_num(np.abs(fine - coarse)[known], nan=np.inf, posinf=np.inf)
         return self.scale * float(np.quantile(change, self.share, method="higher"))
 
     def slopes(self, substeps: int) -> np.ndarray:

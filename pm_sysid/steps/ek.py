@@ -391,7 +391,8 @@ class FilterSteps(Carry):
         state, seen = list(predicted), [Zero()] * self.n_chains
         for c in reversed(range(self.n_chains)):
             b = next(i for i, chains in enumerate(self.blocks) if c in chains)
-            block, h = state[b], [H[c].get((d, k), 0.0) for k, d in self.components(b)]
+            block = state[b]
+            h = self._for_gain(H, c) if self.coupled else [H[c].get((d, k), 0.0) for k, d in self.components(b)]
             z = add(residual[c], dot(h, [sub(m, m0) for m, m0 in zip(block.mean, predicted[b].mean, strict=True)]))
             # The derivative of z, term by term: exact where the ODE was evaluated, with h where the mean has moved since.
             lean = self.along(exact[c], predicted) if self.width else []
@@ -404,6 +405,21 @@ class FilterSteps(Carry):
             state = self._together(state, predicted, [list(zero.gain) for zero in seen], residual, H, leans)
         return state, seen
 
+    def _for_gain(self, H: list[Row], c: int) -> Vector:
+        """Derivatives of a residual by the components of its own chain, as its gain is to see them.
+
+        A chain that grows by itself, and that others hold, would have a gain that follows the growth: the pass is unstable with
+        it. So what makes it grow is left out of the gain, where all chains are moved together.
+        """
+        own = [H[c].get((c, k), 0.0) for k in range(self.levels)]
+        if not self.coupled:
+            return own
+        n = len(self.system.chain_states[c])
+        return [
+            h if k >= n or is_number(h, 0.0) else switch(psb.gt(as_variable(h), constant(0.0)), h, 0.0)
+            for k, h in enumerate(own)
+        ]
+
     def _together(
         self, state: State, predicted: State, gains: list[Vector], residual: list[Scalar], H: list[Row], leans: list[Vector]
     ) -> State:
@@ -414,7 +430,7 @@ class FilterSteps(Carry):
         """
         rows = range(self.n_chains)
         slopes = [[add(*(mul(H[c].get((d, k), 0.0), g) for k, g in enumerate(gains[d]))) for d in rows] for c in rows]
-        factors = Factors([[1.0 if c == d else slope for d, slope in enumerate(row)] for c, row in enumerate(slopes)])
+        factors = Factors(slopes)
         moves = factors.solve(residual)
         columns = [factors.solve([lean[j] for lean in leans]) for j in range(self.width)]
         result = list(state)
@@ -468,7 +484,7 @@ class FilterSteps(Carry):
             [block.mean for block in moved],
             [_entries(block.root) for block in moved],
             [_entries(block.sensitivity) for block in moved],
-            [[H[c].get((c, k), 0.0) for k in range(n)] for c in range(self.n_chains)],
+            [self._for_gain(H, c) for c in range(self.n_chains)],
             [[r] for r in residual],
             alongs,
         )
@@ -903,7 +919,8 @@ def calibration_recurrence(system: System, form: Form) -> Recurrence:
 
     It runs block by block with unit diffusion: a chain's gain then does not depend on the size of its diffusion, which
     makes the quasi-maximum-likelihood estimate of each chain exact. The means of a dense filter's pass solve the linearised
-    equations of all chains, so that it is as stable as the filter. The last entries of ``final`` are the sums of ``z^2 / s``
+    equations of all chains, which keeps it stable where they are coupled, unless a mode is fast beside the step and much
+    faster than each chain alone. The last entries of ``final`` are the sums of ``z^2 / s``
     over the substeps.
     """
     coupled = not form.block and len(system.chain_states) > 1

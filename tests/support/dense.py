@@ -444,12 +444,17 @@ def recursion(
     """Kalman recursion with any linearisation of the residual; residual values are exact.
 
     ``by_chain`` is for unit diffusion: relations weigh the chains by their residuals so far, and leave them uncorrelated; and
-    the mean moves along the gains of the chains until the linearised equations of all hold, which rows of the own chain do not
-    say.
+    the mean moves along the gains of the chains, which do not see what makes a chain grow by itself, until the linearised
+    equations of all hold.
     """
     setting = equations.setting
     rows = equations.residual if linearisation == "ek1" else equations.pick(own=linearisation != "ek0")
     own = equations.pick(own=True)
+    if by_chain and linearisation != "ek0":
+        rows = rows.copy()
+        for c, chain in enumerate(equations.chains):
+            below = [i for i in range(equations.size) if i % equations.nc == c and i // equations.nc < len(chain)]
+            rows[c, below] = [max(value, mpmath.mpf(0)) for value in rows[c, below]]
     m, P = equations.start(limits(record, 0, equations.q)[1]), zeros(equations.size, equations.size)
     where: list[tuple[int, int]] = []
     innovations: list[Exact] = []

@@ -156,12 +156,16 @@ class Filter:
         else:
             g2 = diffusion**2
         P = A @ b.P @ A.T + g2[:, self.owner, None] * Q
-        rows = own if block else H
+        rows = own.copy() if block else H
+        if together:  # gains do not see what makes a chain grow by itself
+            for c, chain in enumerate(self.chains):
+                below = slice(c * (self.q + 1), c * (self.q + 1) + len(chain))
+                rows[:, c, below] = np.maximum(rows[:, c, below], 0)
         m0, G0, squares = m, G, np.zeros((self.B, self.nc), jets.REAL)
         gains = np.zeros((self.B, self.D, self.nc), jets.REAL)
         for c in range(self.nc):
             row = rows[:, c]
-            gap = z[:, c] + np.sum(row * (m - m0), axis=1)
+            gap = z[:, c] + (0.0 if together else np.sum(row * (m - m0), axis=1))
             lean = np.einsum("bd,bdf->bf", exact[:, c], G0) + np.einsum("bd,bdf->bf", row, G - G0)
             cov = along(P, row)
             variance = np.sum(row * cov, axis=1)
@@ -237,7 +241,7 @@ class Filter:
             b = self.start(record, r)._replace(G=np.zeros((self.B, self.D, 0), jets.REAL))
             for k in range(len(record)):
                 for h, t, u in self.s.substeps_before(record, k):
-                    b, squares = self.substep(b, h, t, u, unit, block=True, together=not self.s.block)
+                    b, squares = self.substep(b, h, t, u, unit, block=True, together=self.nc > 1 and not self.s.block)
                     total, count = total + squares, count + 1
                 b = self.jump(b, record, k, block=True)
         return np.sqrt(total / max(count, 1))

@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.mode import Mode
 from scipy.integrate import solve_ivp
+from scipy.linalg import expm
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.filter_graph import Problem, Unknowns
@@ -213,3 +214,50 @@ def test_the_diffusion_of_coupled_chains_is_calibrated_by_a_stable_pass(R: float
     np.testing.assert_allclose(found, exact, atol=0.02)
     # Of a smooth solution the squares fall with the step.
     np.testing.assert_allclose(diffusions[1], np.sqrt(2.0) * diffusions[2], rtol=0.1)
+
+
+#: A mass that a magnet holds: it falls by itself, with its controller it is stable, and nothing is fast beside the samples.
+LEVITATED = System(
+    lambda t, x, u, p: (x.v, p.k * x.z - x.i, (250.0 * x.z + 15.0 * x.v - x.i) / 0.02),
+    states=("z", "v", "i"),
+    params=("k",),
+    observe=lambda t, x, dx, u, p: x.z,
+)
+#: Two states of which one grows by itself, and the other holds it.
+HELD = System(
+    lambda t, x, u, p: (p.k * (3.0 * x.a + 10.0 * x.b), p.k * (-10.0 * x.a - 6.0 * x.b)),
+    states=("a", "b"),
+    params=("k",),
+    observe=lambda t, x, dx, u, p: x.a,
+)
+
+
+@pytest.mark.parametrize("k", [60.0, 90.0, 100.0, 140.0])
+def test_the_diffusion_of_an_unstable_chain_in_a_stable_loop_is_calibrated(k: float) -> None:
+    """Would fail if the gain of a chain that grows by itself were that of a growing solution, with any number of steps."""
+    rates = np.array([[0.0, 1.0, 0.0], [k, 0.0, -1.0], [250.0 / 0.02, 15.0 / 0.02, -1.0 / 0.02]])
+    _check_linear(LEVITATED, k, rates, 0.01, 200, [1.0, 0.0, 0.0], 0.02, {1: 0.1, 2: 0.01, 8: 0.01})
+
+
+@pytest.mark.parametrize("k", [0.8, 1.0, 1.4])
+def test_the_diffusion_of_a_growing_state_that_another_holds_is_calibrated(k: float) -> None:
+    rates = k * np.array([[3.0, 10.0], [-10.0, -6.0]])
+    _check_linear(HELD, k, rates, 0.1, 60, [1.0, 0.0], 0.02, {4: 1.0, 8: 0.01, 16: 0.01})
+
+
+def _check_linear(
+    system: System, k: float, rates: np.ndarray, dt: float, T: int, x0: list[float], noise: float, within: dict[int, float]
+) -> None:
+    step, x = expm(dt * rates), [np.array(x0)]
+    for _ in range(T - 1):
+        x.append(step @ x[-1])
+    mean = np.array(x)[:, 0]
+    y = mean + noise * np.random.default_rng(1).normal(size=T)
+    exact = -0.5 * np.sum((y - mean) ** 2) / noise**2 - T * np.log(noise * np.sqrt(2 * np.pi))
+    data = TimeSeries(np.arange(T) * dt, None, y)
+    problem = Problem.build(system, EK1(), [data])
+    start, none = pt.constant(np.array([x0])), pt.constant(np.zeros((1, len(x0))))
+    unknowns = Unknowns(pt.constant(np.array([k])), start, none, pt.constant([noise]), None)
+    for substeps, most in within.items():
+        found = problem.run(y[:, None], unknowns, problem.data([data], substeps))[0].sum().eval(mode=PYTHON)
+        np.testing.assert_allclose(float(found), exact, atol=most)
