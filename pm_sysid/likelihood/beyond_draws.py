@@ -20,11 +20,13 @@ from pm_sysid.recurrence.functions import compiled
 #: Distances from the mean of the draws, in standard deviations along each coordinate, at which the likelihood is looked at.
 DISTANCES = (-8.0, -5.0, -3.5, -2.0, 2.0, 3.5, 5.0, 8.0)
 #: The outermost draws on each side of a coordinate, as a share of all, and how far from their mean the likelihood is looked at.
-OUTERMOST, FARTHER = 0.2, (1.0, 2.5, 5.0)
+OUTERMOST, FARTHER = 0.2, (1.0, 2.5)
 #: A point is part of the posterior if its density is less than that at half of the draws by at most this (logarithm): so low a
 #: tail holds less than a thousandth, if it is six standard deviations long. The steps rule it out if finer ones raise the
 #: density by this much.
 LESS, WALL = 9.0, 1.0
+#: The same at points that outermost draws lead to, which are on a tail itself: what is lower there is less than half a percent.
+LESS_LED = 6.5
 #: Fewest draws that tell where the posterior is.
 FEWEST = 12
 #: Distance of the means of two groups of draws, in standard deviations within them, from which on they are modes of their own.
@@ -58,8 +60,8 @@ class Wall(NamedTuple):
         return f"at {where}, beyond the draws, the log-likelihood {gain} if the steps are refined, and the record is explained."
 
 
-def beyond(x: np.ndarray, most: int) -> np.ndarray:
-    """Points (M, d), at most about ``most``, on both sides of draws (N, d), coordinate by coordinate.
+def beyond(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points (M, d), at most about ``most``, on both sides of draws (N, d), coordinate by coordinate; how low they may be (M,).
 
     The others follow the coordinate by regression, so that a point is as likely as one can be that is so far off. Where a
     posterior is curved, the outermost draws on a side lead on: the others follow by regression among them, or stay, as they do
@@ -69,9 +71,10 @@ def beyond(x: np.ndarray, most: int) -> np.ndarray:
     sd = np.sqrt(np.diag(covariance))
     moving = np.flatnonzero(sd > 0)
     if not moving.size:
-        return np.empty((0, len(mean)))
+        return np.empty((0, len(mean))), np.empty(0)
     slopes = covariance[:, moving] / sd[moving]
     points = [mean + distance * slopes.T for distance in DISTANCES]
+    straight = len(DISTANCES) * moving.size
     outermost = max(FEWEST, round(OUTERMOST * len(x)))
     for sign in (-1.0, 1.0):
         for j in moving:
@@ -82,7 +85,9 @@ def beyond(x: np.ndarray, most: int) -> np.ndarray:
             follows = (tail - edge).T @ own / (own @ own) if own.any() else alone
             points += [edge + sign * distance * sd[j] * np.stack([follows, alone]) for distance in FARTHER]
     every = np.concatenate(points)
-    return np.asarray(every[:: max(1, -(-len(every) // max(most, 1)))])
+    less = np.where(np.arange(len(every)) < straight, LESS, LESS_LED)
+    thinned = slice(None, None, max(1, -(-len(every) // max(most, 1))))
+    return every[thinned], less[thinned]
 
 
 def apart(x: np.ndarray, within: Sequence[int] | None = None) -> list[np.ndarray]:
@@ -149,7 +154,8 @@ class BeyondDraws:
             for of in (rows, located)
         )
         groups = [beyond(many[group], most) for group in apart(many)]
-        points = np.concatenate([beyond(many, most), *groups] if len(groups) > 1 else groups)
+        found = [beyond(many, most), *groups] if len(groups) > 1 else groups
+        points, less = (np.concatenate(parts) for parts in zip(*found, strict=True))
         values = coordinates.constrained(points)
         fine = np.all([np.isfinite(values[n]).reshape(len(points), -1).all(axis=1) for n in names], axis=0)
         rest = self._rest(coordinates)
@@ -157,7 +163,7 @@ class BeyondDraws:
             at_points = rest(points)
         fine &= np.isfinite(at_points)
         self.points = [[values[n][i] for n in names] for i in np.flatnonzero(fine)]
-        self.rest, self.at_rows = at_points[fine], rest(x)
+        self.rest, self.at_rows, self.less = at_points[fine], rest(x), less[fine]
         self.rows = rows
 
     def _rest(self, coordinates: Coordinates) -> Callable[[np.ndarray], np.ndarray]:
@@ -183,7 +189,7 @@ class BeyondDraws:
             finer = np.fmax(total[2], total[4])
             gain = np.where(np.isfinite(finer), finer - np.nan_to_num(total[1], nan=-np.inf), 0.0)
             gain = np.where(
-                finer >= np.median(own[np.isfinite(own)], axis=0) - LESS if np.isfinite(own).any() else False, gain, 0.0
+                finer >= np.median(own[np.isfinite(own)], axis=0) - self.less if np.isfinite(own).any() else False, gain, 0.0
             )
         k = int(np.argmax(gain))
         if not gain[k] > WALL:

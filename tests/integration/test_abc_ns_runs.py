@@ -168,7 +168,7 @@ def test_processes_give_the_same_result() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_dask_worker_that_is_killed_loses_nothing(reference: xr.DataTree) -> None:
+def test_a_dask_worker_that_is_killed_loses_nothing() -> None:
     distributed = pytest.importorskip("distributed", reason="needs distributed: the extra dask")
     with (
         distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
@@ -187,7 +187,8 @@ def test_a_dask_worker_that_is_killed_loses_nothing(reference: xr.DataTree) -> N
             return submitted(fn, *args)
 
         executor.submit = submit
-        same(sid.sample_abc_ns(models(), 200, **elsewhere(executor)), reference)
+        # Workers make machine code as users have it, and so does this test, but not what the others share.
+        same(sid.sample_abc_ns(models(), 200, **elsewhere(executor)), sid.sample_abc_ns(models(), 200, **OPTIONS))
         assert count > 12
         assert set(client.run(os.getpid).values()) != set(pids.values())  # one was started anew
 

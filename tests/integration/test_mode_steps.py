@@ -152,7 +152,8 @@ def test_a_mode_that_few_steps_make_up_is_not_sampled() -> None:
     # By quadrature of the exact solution the standard deviation is 0.1069, and 5e-9 of the posterior lie above 1.75.
     k21_draws = idata["posterior"]["k21"].values
     assert k21_draws.std() == pytest.approx(0.1069, rel=0.15) and k21_draws.max() < 1.75
-    assert idata.attrs["modes"] == 1 and idata.attrs["trusted"], idata.attrs["verdict"]
+    # Another local maximum is thirteen nats lower; the error of eight steps made it the higher one.
+    assert idata.attrs["method"] == "independent" and idata.attrs["trusted"], idata.attrs["verdict"]
 
 
 def test_walls_beyond_draws_are_seen_behind_each_of_two_modes() -> None:

@@ -72,12 +72,12 @@ def test_steps_that_suffice_are_left_alone() -> None:
 def test_points_lie_beyond_draws_where_the_other_coordinates_follow() -> None:
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal([1.0, -2.0], [[1.0, 1.8], [1.8, 4.0]], 4000)
-    points = beyond(x, 100)
-    assert points.shape == (16 + 24, 2)
+    points, less = beyond(x, 100)
+    assert points.shape == (16 + 16, 2) and np.all(less[:16] == 9.0) and np.all(less[16:] == 6.5)
     points = points[:16]
     z = np.linalg.solve(np.linalg.cholesky(np.cov(x.T)), (points - x.mean(axis=0)).T)
     np.testing.assert_allclose(np.sort(np.linalg.norm(z, axis=0)), np.repeat([2.0, 3.5, 5.0, 8.0], 4), rtol=1e-9)
-    assert len(beyond(x, 5)) <= 6 and beyond(np.ones((20, 2)), 10).shape == (0, 2)
+    assert len(beyond(x, 5)[0]) <= 6 and beyond(np.ones((20, 2)), 10)[0].shape == (0, 2)
 
 
 def test_points_lie_beyond_the_ends_of_curved_draws() -> None:
@@ -85,7 +85,7 @@ def test_points_lie_beyond_the_ends_of_curved_draws() -> None:
     rng = np.random.default_rng(0)
     rate = rng.normal(0.0, 1.5, 4000)
     other = -np.logaddexp(0.0, -2.0 * rate)  # falls with slow rates, level for fast ones
-    points = beyond(np.column_stack([rate, other + 0.02 * rng.normal(size=4000)]), 100)
+    points, _ = beyond(np.column_stack([rate, other + 0.02 * rng.normal(size=4000)]), 100)
     far = points[points[:, 0] > 5.0]
     assert np.abs(far[:, 1] - -np.logaddexp(0.0, -2.0 * far[:, 0])).min() < 0.1
     slow = points[points[:, 0] < -5.0]
