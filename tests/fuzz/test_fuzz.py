@@ -23,8 +23,8 @@ SMALL = [(seed, 4) for seed in range(1, 7)]
 #: ... and many that Python runs.
 INTERPRETED = [(seed, 9) for seed in range(300, 312)]
 LARGE: list[Any] = [(seed, 8) for seed in range(100, 112)]
-#: Four explosive states that switch, by EK1 of order one: in 8 of 84 cases rounding decides whether the pass that calibrates the
-#: diffusion of coupled chains is lost, and in which sample; the reference does not see that these cases are ill-conditioned.
+#: Four explosive states that switch, by EK1 of order one: in 8 of 84 cases rounding decides whether the pass that calibrates
+#: the diffusion of coupled chains is lost, and in which sample; the reference does not see that these are ill-conditioned.
 LARGE[10] = pytest.param(110, 8, marks=pytest.mark.xfail(reason="a calibration that rounding decides", strict=False))
 
 
