@@ -74,6 +74,10 @@ REFERENCES = (
         "Journal of Computational and Graphical Statistics 15(3), 675-692", "10.1198/106186006X136976",
     ),
     Reference(
+        "Cornuet, Marin, Mira and Robert", 2012, "Adaptive multiple importance sampling",
+        "Scandinavian Journal of Statistics 39(4), 798-812", "10.1111/j.1467-9469.2011.00756.x",
+    ),
+    Reference(
         "Dau and Chopin", 2022, "Waste-free sequential Monte Carlo",
         "Journal of the Royal Statistical Society B 84(1), 114-148", "10.1111/rssb.12475",
     ),
