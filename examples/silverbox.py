@@ -16,7 +16,7 @@
 # - Solver: `EK1(order=5)`, four steps per sample, a band-limited input; sequential sampling
 #   with 2 x 1000 particles, and the No-U-Turn Sampler (NUTS). With fewer steps the calibrated
 #   diffusion takes up what the structure lacks, and the evidence depends on the steps as well.
-# - Runtime: about twenty minutes: `uv run examples/silverbox.py`. `--short`, a minute, has
+# - Runtime: about twenty minutes: `uv run examples/silverbox.py`. `--short`, two minutes, has
 #   fewer particles and leaves out NUTS, the paper's settings, the comparison of structures and
 #   most of the table of choices.
 
