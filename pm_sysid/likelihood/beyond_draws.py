@@ -41,7 +41,7 @@ class Wall(NamedTuple):
     Attributes
     ----------
     gain : float
-        By how much they raise the log-likelihood there.
+        By how much they raise the log-likelihood there; infinite where it was minus infinity.
     values : dict
         Free variables there.
     finer : dict of str to float
@@ -56,7 +56,7 @@ class Wall(NamedTuple):
     def words(self) -> str:
         """A sentence."""
         where = ", ".join(f"{n} = {np.array2string(np.asarray(v), precision=3)}" for n, v in self.values.items())
-        gain = f"rises by {self.gain:.3g}" if self.gain < 1e300 else "becomes finite"
+        gain = f"rises by {self.gain:.3g}" if np.isfinite(self.gain) else "becomes finite"
         return f"at {where}, beyond the draws, the log-likelihood {gain} if the steps are refined, and the record is explained."
 
 
@@ -187,7 +187,7 @@ class BeyondDraws:
         total = {f: self.rest + sum(parts.values()) for f, parts in by_factor.items()}
         with np.errstate(invalid="ignore"):
             finer = np.fmax(total[2], total[4])
-            gain = np.where(np.isfinite(finer), finer - np.nan_to_num(total[1], nan=-np.inf), 0.0)
+            gain = np.where(np.isfinite(finer), finer - np.nan_to_num(total[1], nan=-np.inf, neginf=-np.inf), 0.0)
             gain = np.where(
                 finer >= np.median(own[np.isfinite(own)], axis=0) - self.less if np.isfinite(own).any() else False, gain, 0.0
             )

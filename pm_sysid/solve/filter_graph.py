@@ -102,9 +102,8 @@ class Problem:
         """The same for steps of any lengths, each with a diffusion of its own if this is a dense EK1 that is not too large.
 
         Where the solution changes by orders of magnitude, so does what a step leaves out, and no constant diffusion describes
-        it.
-        The algebra of small filters is written out, since its gradients have a few more digits where parameters are far from
-        what the record says; that of large ones would take minutes to compile.
+        it. The algebra of small filters is written out, since its gradients have a few more digits where parameters are far
+        from what the record says; that of large ones would take minutes to compile.
         """
         if not self.may_follow:
             return replace(self, form=replace(self.form, uniform=False))

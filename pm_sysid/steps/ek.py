@@ -920,8 +920,7 @@ def calibration_recurrence(system: System, form: Form) -> Recurrence:
     It runs block by block with unit diffusion: a chain's gain then does not depend on the size of its diffusion, which
     makes the quasi-maximum-likelihood estimate of each chain exact. The means of a dense filter's pass solve the linearised
     equations of all chains, which keeps it stable where they are coupled, unless a mode is fast beside the step and much
-    faster than each chain alone. The last entries of ``final`` are the sums of ``z^2 / s``
-    over the substeps.
+    faster than each chain alone. The last entries of ``final`` are the sums of ``z^2 / s`` over the substeps.
     """
     coupled = not form.block and len(system.chain_states) > 1
     form = replace(form, block=True, dynamic=False, everywhere=False, sensors=PLAIN)

@@ -113,9 +113,10 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     -----
     A stage takes in as many samples as its weights bear. Weights that are uneven all the same are tempered before a mixture is
     fitted to them, so that it follows no handful of draws. Early stages have few samples, and more draws for the same cost:
-    a mode that a few draws hold is lost by chance. With all samples
-    in, draws of all rounds are weighted together (Cornuet, Marin, Mira and Robert 2012, Scandinavian Journal of Statistics
-    39, 798-812).
+    a mode that a few draws hold is lost by chance. With all samples in, draws of all rounds are weighted together.
+
+    Source: Cornuet, Marin, Mira and Robert (2012), Adaptive multiple importance sampling, Scandinavian Journal of Statistics
+    39, 798-812.
     """
     count, N, d = size(draws), prefix.n_samples, len(prefix.labels)
     if not count:
