@@ -853,6 +853,22 @@ def filters(found: Mapping[str, Any]) -> str:
     )
 
 
+def jax_devices(found: Mapping[str, Any]) -> str:
+    """A batch of log-densities by numba and by JAX, on the processor and on a GPU."""
+    names = {"numba": f"numba, {found['cores']} cores"} | {name: f"{name} ({kind})" for name, kind in found["devices"].items()}
+    rows = [
+        ["value and gradient" if row["gradient"] else "value", row["size"]]
+        + [number(row[name]) if name in row else "" for name in names]
+        + [number(max(v for k, v in row.items() if k.endswith("difference"))) if len(row) > 3 else ""]
+        for row in found["batches"]
+    ]
+    return (
+        "Duffing oscillator, 400 samples, EK1(4), one step a sample: microseconds a point, and the largest relative difference "
+        "from the values of numba; empty: not run, or the memory did not suffice.\n\n"
+        + table(["", "points", *names.values(), "difference"], rows)
+    )
+
+
 def relations(found: Mapping[str, Any]) -> str:
     """The filter with and without relations, at the same steps."""
     rows = []
@@ -977,6 +993,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "benchmarks/results/end_to_end.json",
         "coming_from/index.md",
         end_to_end,
+    ),
+    (
+        "Benchmark: JAX on a processor and on a GPU",
+        "benchmarks/jax_devices.py",
+        "benchmarks/results/jax_devices.json",
+        "how_to/jax.md",
+        jax_devices,
     ),
     ("Benchmark: filters of three packages", "benchmarks/filters.py", "benchmarks/results/filters.json", "speed.md", filters),
     ("Benchmark: noise", "benchmarks/noise.py", "benchmarks/results/noise.json", "how_to/outputs_and_noise.md", noise),
