@@ -104,10 +104,9 @@ def compare_models(
         said: list[str] = []
         if bad := _unmixed(model, idata):
             said.append(f"posterior: the chains have not mixed ({bad}): no number of this model can be trusted.")
-        if missed := chains_that_missed(idata):
-            said.append(
-                f"posterior: {missed} of the chains said that they may have missed a part of it: no number can be trusted."
-            )
+        if (missed := chains_that_missed(idata)) and missed.chains:
+            of_it = f"{missed.chains} of the chains said that they may have missed a part of it"
+            said.append(f"posterior: {of_it}: no number can be trusted.")
         likelihood = _of(name, lambda model=model, idata=idata: evaluate(idata, model, draws=draws))  # type: ignore[misc]
         row = rows[name] = {"unknowns": likelihood.size or 0}
         for criterion, function in zip(CRITERIA, (dic_of, waic_of, loo_of), strict=True):

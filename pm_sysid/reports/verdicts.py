@@ -51,7 +51,11 @@ TABLE = (
         f"R-hat above {R_HAT_AGREES} ({R_HAT_DISAGREES}: problem)",
         "more draws; start at `find_mode`; `sample_ibis`",
     ),
-    ("nothing missed", "a chain of `DataAnnealing` says that it may have missed a part (problem)", "more draws; `sample_ibis`"),
+    (
+        "nothing missed",
+        "a chain of `DataAnnealing` cannot say whether it has missed a part, or says that it may have (problem)",
+        "more draws; `sample_ibis`",
+    ),
     ("enough draws", f"effective sample size below {ESS_INTERVALS} ({ESS_MEANS}: problem)", "more draws"),
     (
         "log evidence",
@@ -158,9 +162,13 @@ def sampling(idata: Any, found: Diagnostics) -> Iterator[Verdict]:
             yield Verdict("look", f"The chains agree roughly (R-hat {r_hat:.3f} for {name}); more draws will tell.")
         else:
             yield Verdict("good", f"The chains agree (largest R-hat {r_hat:.3f}).")
-    if missed := chains_that_missed(idata):
-        text = f"{missed} of the chains said that they may have missed a part of the posterior (another mode, or a long tail)."
+    missed, part = chains_that_missed(idata), "missed a part of the posterior (another mode, or a long tail)"
+    if missed and missed.chains:
+        text = f"{missed.chains} of the chains said that they may have {part}."
         yield Verdict("bad", f"{text} They may agree all the same: draw more and tune longer, or use sample_ibis.")
+    elif missed and missed.unknown:
+        text = f"{missed.unknown} of the chains could not say whether they have {part}: too few draws for so many parameters."
+        yield Verdict("look", f"{text} Compare with sample_ibis.")
     if np.isfinite(found.ess_bulk).any():
         least = np.fmin(found.ess_bulk, found.ess_tail)
         worst = int(np.nanargmin(least))

@@ -20,12 +20,19 @@ ESS_SHARE = 0.25
 LEAST_DRAWS = 100
 
 
-def chains_that_missed(idata: Any) -> int:
-    """Number of chains that said at their end that they have missed a part of the posterior (:class:`DataAnnealing`)."""
+class Missed(NamedTuple):
+    """Chains that say at their end that they have missed a part of the posterior, and those that cannot say."""
+
+    chains: int
+    unknown: int
+
+
+def chains_that_missed(idata: Any) -> Missed | None:
+    """Return how many chains said at their end that they have missed a part (:class:`DataAnnealing`); None if none looks."""
     if not holds(idata, "sample_stats") or "missed" not in group(idata, "sample_stats"):
-        return 0
+        return None
     missed = group(idata, "sample_stats")["missed"].transpose("chain", ...).to_numpy()
-    return int(np.sum(np.any(missed == 1, axis=-1)))
+    return Missed(int(np.sum(np.any(missed == 1, axis=-1))), int(np.sum(np.all(np.isnan(missed), axis=-1))))
 
 
 class Mixing(NamedTuple):

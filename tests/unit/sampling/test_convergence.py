@@ -50,6 +50,6 @@ def test_chains_that_said_that_they_missed_a_part_are_counted() -> None:
     missed = np.full((4, 10), np.nan)
     missed[:, -1] = [1, 0, np.nan, 1]
     statistics = xr.Dataset({"missed": (("chain", "draw"), missed)})
-    assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics})) == 2
-    assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics.drop_vars("missed")})) == 0
-    assert chains_that_missed(xr.DataTree()) == 0 and chains_that_missed(xr.Dataset()) == 0
+    assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics})) == (2, 1)
+    assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics.drop_vars("missed")})) is None
+    assert chains_that_missed(xr.DataTree()) is None and chains_that_missed(xr.Dataset()) is None
