@@ -432,7 +432,7 @@ class FilterSteps(Carry):
         slopes = [[add(*(mul(H[c].get((d, k), 0.0), g) for k, g in enumerate(gains[d]))) for d in rows] for c in rows]
         factors = Factors(slopes)
         moves = factors.solve(residual)
-        columns = [factors.solve([lean[j] for lean in leans]) for j in range(self.width)]
+        columns = [factors.solve(list(column)) for column in zip(*leans, strict=True)]
         result = list(state)
         for c, gain in enumerate(gains):
             before = predicted[c]

@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from scipy.linalg import expm
 
 import pm_sysid as sid
 
@@ -145,6 +146,65 @@ def test_predictions_draw_the_force_of_a_new_record(model: pm.Model) -> None:
     assert 0.6 < float(runs["d"].std()) < 1.4 and float(runs["y"].std("draw")[-1]) > 0.02
     with pytest.raises(ValueError, match="every_step is True"):
         sid.predict(xr.Dataset(draws), new, model=model, every_step=True)
+
+
+# -- several chains ---------------------------------------------------------------------------------------------------
+
+
+def two_chains(*, forced: bool) -> sid.System:
+    """A mass on a spring with a lag that pushes it; ``forced`` adds an input that nobody recorded."""
+    return sid.System(
+        lambda t, x, u, p: (x.v, u.F + (u.d if forced else 0.0) - p.k * x.z - 0.6 * x.v + 0.8 * x.q, x.z - x.q),
+        states=("z", "v", "q"),
+        inputs=("F", "d") if forced else ("F",),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: {"y": x.z},
+    )
+
+
+def markov_loglik(k: float, data: sid.TimeSeries, noise: float, force: float, colour: float) -> float:
+    """Log-likelihood of two chains by a Kalman filter of states, force and coloured noise (both OU of length 0.5)."""
+    rates = np.zeros((5, 5))
+    rates[0, 1] = rates[2, 0] = 1.0
+    rates[1] = [-k, -0.6, 0.8, 1.0, 0.0]
+    rates[2, 2] = -1.0
+    rates[3, 3] = rates[4, 4] = -2.0
+    spread = np.diag([0.0, 0.0, 0.0, 4.0 * force**2, 4.0 * colour**2])
+    together = np.block([[-rates, spread], [np.zeros((5, 5)), rates.T]]) * 0.1
+    flow = expm(together)
+    A = flow[5:, 5:].T
+    Q = A @ flow[:5, 5:]
+    held = expm(np.block([[rates, np.eye(5)[:, 1:2]], [np.zeros((1, 6))]]) * 0.1)[:5, 5]
+    row = np.array([1.0, 0.0, 0.0, 0.0, 1.0])
+    m, P, total = np.zeros(5), np.diag([0.0, 0.0, 0.0, force**2, colour**2]), 0.0
+    for u, y in zip(data.input_matrix[:, 0], data.output_matrix[:, 0], strict=True):
+        s, e = row @ P @ row + noise**2, y - row @ m
+        total -= 0.5 * (np.log(2 * np.pi * s) + e**2 / s)
+        gain = P @ row / s
+        m, P = m + gain * e, P - np.outer(gain, gain) * s
+        m, P = A @ m + held * u, A @ P @ A.T + Q
+    return float(total)
+
+
+@pytest.mark.parametrize("latent, coloured", [(True, False), (False, True), (True, True)])
+def test_two_chains_with_processes_have_the_likelihood_of_a_kalman_filter(latent: bool, coloured: bool) -> None:
+    """The pass that calibrates the diffusion moves all chains together, and what is uncertain of the processes with them."""
+    rng, t = np.random.default_rng(0), 0.1 * np.arange(60)
+    data = sid.TimeSeries(t, {"F": np.sign(np.sin(t))}, 0.3 * np.sin(t) + 0.05 * rng.standard_normal(60), intersample="zoh")
+    processes: dict[str, Any] = {"latent": {"d": sid.OU(scale=0.7, length=0.5)}} if latent else {}
+    if coloured:
+        processes["coloured"] = {"y": sid.OU(scale=0.1, length=0.5)}
+    with pm.Model() as model:
+        k = pm.LogNormal("k", 1.5, 0.5)
+        options = {"noise": 0.05, "x0": 0.0, "solver": sid.EK1(order=3), "substeps": 4}
+        sid.ODEFilter("y", two_chains(forced=latent), data, {"k": k}, **options, **processes)
+    value, gradient = model.compile_logp(model.observed_RVs), model.compile_dlogp(jacobian=False)
+    prior = model.compile_logp([k], jacobian=False)
+    for at in (np.log(3.0), np.log(5.0)):
+        exact = markov_loglik(np.exp(at), data, 0.05, 0.7 * latent, 0.1 * coloured)
+        assert value({"k_log__": at}) == pytest.approx(exact, abs=0.003)
+        up, down = (value(here) + prior(here) for here in ({"k_log__": at + 1e-5}, {"k_log__": at - 1e-5}))
+        assert gradient({"k_log__": at}).item() == pytest.approx((up - down) / 2e-5, rel=1e-5)
 
 
 # -- a parameter that drifts ------------------------------------------------------------------------------------------
