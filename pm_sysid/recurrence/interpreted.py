@@ -13,10 +13,11 @@ import pytensor.scalar.math as psm
 from pytensor.graph.basic import Constant, Variable
 
 from pm_sysid.recurrence.llvm.segments import Call, Home, Segment
+from pm_sysid.symbolic.scalars import Root
 
 _CALLS = {
     psb.Exp: "exp", psb.Expm1: "expm1", psb.Log: "log", psb.Log1p: "log1p", psb.Log2: "log2", psb.Log10: "log10",
-    psb.Sqrt: "sqrt", psb.Sin: "sin", psb.Cos: "cos", psb.Tan: "tan", psb.ArcSin: "arcsin", psb.ArcCos: "arccos",
+    psb.Sqrt: "sqrt", Root: "sqrt", psb.Sin: "sin", psb.Cos: "cos", psb.Tan: "tan", psb.ArcSin: "arcsin", psb.ArcCos: "arccos",
     psb.ArcTan: "arctan", psb.ArcTan2: "arctan2", psb.Sinh: "sinh", psb.Cosh: "cosh", psb.Tanh: "tanh",
     psb.ArcSinh: "arcsinh", psb.ArcCosh: "arccosh", psb.ArcTanh: "arctanh", psb.Floor: "floor", psb.Ceil: "ceil",
     psb.Trunc: "trunc", psb.Abs: "fabs", psb.Pow: "power", psb.Maximum: "maximum", psb.Minimum: "minimum",

@@ -44,6 +44,7 @@ from pm_sysid.symbolic.scalars import (
     div,
     dot,
     is_number,
+    is_steep,
     mul,
     simplify,
     sqrt,
@@ -149,8 +150,9 @@ class FilterSteps(Carry):
         for s, (c, k) in self.place.items():
             values[c, k] = system.x[s]
         for c, chain in enumerate(system.chain_states):
-            for j in range(self.levels - len(chain)):
-                values[c, len(chain) + j] = derivatives[c][j]
+            own = derivatives[c][: self.levels - len(chain)]
+            for j, (d, keep) in enumerate(zip(own, self._converging(c, own), strict=True)):
+                values[c, len(chain) + j] = d if keep is None else switch(keep, d, 0.0)
         factor = self._initial_root()
         start = consistent_start(system, system.x[:n_x], std, self.form.free)
         zero: dict[Variable, Scalar] = dict.fromkeys(system.x[n_x:], 0.0)
@@ -174,6 +176,30 @@ class FilterSteps(Carry):
         beside = [*self.pack(apart), 0.0] if self.n_beside else []
         extra = [0.0] * (self.n_extra - self.n_beside)
         return Phase.build([], self.params, inputs, [*self.pack(state), *extra, *beside])
+
+    def _converging(self, c: int, derivatives: Sequence[Scalar]) -> list[Variable | None]:
+        """For each derivative of a chain's equation whether it is to be believed; None if it is in any case.
+
+        Near the zero of a root or a power, higher derivatives are as large as one likes and the Taylor series means nothing: a
+        term that is larger than all before it is left out, and the steps find the derivative by themselves.
+        """
+        conditions: list[Variable | None] = [None] * len(derivatives)
+        if not is_steep(self.system.top[c]):
+            return conditions
+        n, q = len(self.system.chain_states[c]), self.q
+        largest: Scalar = 0.0
+        for j, derivative in enumerate(derivatives):
+            if is_number(derivative, 0.0):
+                continue
+            term = as_variable(mul(math.comb(q - n + 1, q - n - j), div(derivative, self.scale[n + j])))
+            size = psb.abs(term)
+            if not is_number(largest, 0.0):
+                largest = as_variable(largest)
+                keep = psb.or_(psb.le(size, largest), psb.eq(largest, constant(0.0)))
+                conditions[j], size = keep, switch(keep, size, 0.0)
+                size = switch(psb.gt(size, largest), size, largest)
+            largest = size
+        return conditions
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -669,6 +695,10 @@ class FilterSteps(Carry):
             (low,), (high,) = substitute([expression], left), substitute([expression], right)
             return simplify([sub(high, low)])[0]
 
+        differences = [
+            [difference(d) for d in derivatives[c][: self.levels - len(chain)]] for c, chain in enumerate(system.chain_states)
+        ]
+        converging = [self._converging(c, own) for c, own in enumerate(differences)]
         shifted: State = []
         jump: Matrix = []
         for b, block in enumerate(state):
@@ -678,7 +708,9 @@ class FilterSteps(Carry):
                 j = k - len(system.chain_states[c]) if c < self.n_chains else -1
                 if j < 0:
                     continue
-                jump[-1][0] = div(difference(derivatives[c][j]), self.scale[k])
+                keep = converging[c][j]
+                shift = div(differences[c][j], self.scale[k])
+                jump[-1][0] = shift if keep is None else switch(keep, shift, 0.0)
                 mean[i] = add(mean[i], jump[-1][0])
                 # Where the shift depends on the state, what is uncertain about the state moves with it.
                 for s, partial in enumerate(jacobian([derivatives[c][j]], system.x)[0]):
@@ -687,6 +719,8 @@ class FilterSteps(Carry):
                     factor = div(mul(difference(partial), self.unit((chain, level), self.scale)), self.scale[k])
                     if is_number(factor, 0.0):
                         continue
+                    if keep is not None:
+                        factor = switch(keep, factor, 0.0)
                     jump[-1][0] = sub(jump[-1][0], mul(factor, state[source].mean[row]))
                     jump[-1][1 + s] = factor
                     if source == b:

@@ -2,6 +2,9 @@
 
 PyTensor's own machinery for gradients takes a millisecond for each scalar operation; steps have thousands. The rules are
 the same, at kinks too: the maximum of equal numbers is the first, the absolute value has slope zero at zero.
+
+So have roots and powers whose slope would be infinite there. A tank that starts empty, drag from rest, or a valve with equal
+pressures on both sides would else have no likelihood, since an infinite slope times the zero beside it is no number.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from typing import Any
 
 import pytensor.scalar.basic as psb
 import pytensor.scalar.math as psm
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 
 from pm_sysid.compat import io_toposort
 from pm_sysid.symbolic.routines import Routine, pull_back
-from pm_sysid.symbolic.scalars import Scalar, add, constant, div, is_number, mul, simplify, sqrt, sub, switch
+from pm_sysid.symbolic.scalars import Root, Scalar, add, constant, div, is_number, mul, simplify, sqrt, sub, switch
+
+#: Size below which the argument of a power is at zero: what is steeper there overflows in higher derivatives.
+AT_ZERO = 1e-60
 
 #: Cotangent of the output, inputs, output: cotangents of the inputs, of which None is no dependence.
 type Rule = Callable[[Scalar, Sequence[Any], Any], Sequence[Scalar | None]]
@@ -37,9 +43,22 @@ def _quotient(g: Scalar, x: Sequence[Scalar], y: Scalar) -> list[Scalar]:
 
 def _power(g: Scalar, x: Sequence[Any], y: Any) -> list[Scalar]:
     base, exponent = x
-    by_base = mul(g, exponent, psb.pow(base, sub(exponent, 1.0)))
-    by_exponent = switch(psb.eq(base, constant(0.0)), 0.0, mul(g, psb.log(base), y))
-    return [by_base, by_exponent]
+    zero, near = psb.eq(base, constant(0.0)), psb.lt(psb.abs(base), constant(AT_ZERO))
+    if isinstance(exponent, Constant):
+        steep = near if exponent.data < 1 else None
+    else:
+        steep = psb.and_(near, psb.lt(exponent, constant(1.0)))
+    by_base = _beside(steep, base, lambda b: mul(g, exponent, psb.pow(b, sub(exponent, 1.0))))
+    return [by_base, _beside(zero, base, lambda b: mul(g, psb.log(b), y))]
+
+
+def _root(g: Scalar, x: Sequence[Any], y: Any) -> list[Scalar]:
+    return [_beside(psb.lt(x[0], constant(AT_ZERO)), y, lambda r: div(g, mul(2.0, r)))]
+
+
+def _beside(condition: Variable | None, value: Any, slope: Callable[[Any], Scalar]) -> Scalar:
+    """Slope where the condition does not hold, zero where it does; there it is not computed from the value in any order."""
+    return slope(value) if condition is None else switch(condition, 0.0, slope(switch(condition, 1.0, value)))
 
 
 def _where(condition: Variable, g: Scalar, other: bool = False) -> Variable:
@@ -94,6 +113,7 @@ _RULES: Mapping[type, Rule] = {
     psb.Exp: _of_one(lambda x, y: y),
     psb.Expm1: _of_one(lambda x, y: psb.exp(x)),
     psb.Sqrt: _over(lambda x, y: mul(2.0, y)),
+    Root: _root,
     psb.Log: _over(lambda x, y: x),
     psb.Log1p: _over(lambda x, y: add(1.0, x)),
     psb.Log2: _over(lambda x, y: mul(math.log(2.0), x)),

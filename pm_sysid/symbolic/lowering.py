@@ -50,7 +50,7 @@ from pm_sysid.compat import (
     io_toposort,
 )
 from pm_sysid.symbolic.names import entry
-from pm_sysid.symbolic.scalars import Scalar, add, as_variable, constant, dot, elementwise, fold_condition, mul, symbol
+from pm_sysid.symbolic.scalars import Scalar, add, as_variable, constant, dot, elementwise, fold_condition, mul, root, symbol
 
 #: Operations that put entries of an array elsewhere and zeros between them.
 MOVES = (AdvancedSubtensor, AllocDiag, BlockDiagonal, Split)
@@ -63,6 +63,9 @@ class UnsupportedOperation(TypeError):
 
 
 def _scalar_call(scalar_op: Any) -> Callable[..., Scalar]:
+    if isinstance(scalar_op, psb.Sqrt):
+        scalar_op = root
+
     def call(*args: Scalar) -> Scalar:
         if any(not isinstance(a, Variable) for a in args):
             known = fold_condition(scalar_op, args)

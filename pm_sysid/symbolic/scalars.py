@@ -114,6 +114,27 @@ def sqrt(x: Scalar) -> Scalar:
     return psb.sqrt(x) if isinstance(x, Variable) else float(np.sqrt(x))
 
 
+class Root(psb.Sqrt):
+    """Square root in an equation of a user: where the argument is zero, its slope counts as zero (``derivatives``)."""
+
+
+root = Root(psb.upgrade_to_float, name="sqrt")
+
+
+def is_steep(expression: Scalar) -> bool:
+    """Whether an expression has roots or powers with slopes that grow without limit where the argument goes to zero."""
+    if not isinstance(expression, Variable):
+        return False
+    for node in io_toposort([], [expression]):
+        if isinstance(node.op, Root):
+            return True
+        if isinstance(node.op, psb.Pow):
+            exponent = node.inputs[1]
+            if not isinstance(exponent, Constant) or exponent.data != round(float(exponent.data)):
+                return True
+    return False
+
+
 def switch(condition: Variable, yes: Scalar, no: Scalar) -> Variable:
     """Return ``yes`` where the condition holds, else ``no``."""
     return psb.switch(condition, as_variable(yes), as_variable(no))
@@ -127,7 +148,7 @@ def switch(condition: Variable, yes: Scalar, no: Scalar) -> Variable:
 def _power(x: Variable, exponent: float) -> Scalar | None:
     """Small integer and half powers as products and square roots."""
     if exponent == 0.5:
-        return sqrt(x)
+        return root(x)
     if exponent != round(exponent) or abs(exponent) > 8:
         return None
     n = int(abs(exponent))

@@ -19,10 +19,11 @@ from pm_sysid.recurrence.llvm.loops import Loops
 from pm_sysid.recurrence.llvm.segments import Call, Home, Segment
 from pm_sysid.recurrence.llvm.vector_math import Lanes
 from pm_sysid.symbolic.routines import Routine
+from pm_sysid.symbolic.scalars import Root
 
 DOUBLE = ir.DoubleType()
 _INTRINSICS = {
-    psb.Sqrt: "sqrt", psb.Abs: "fabs", psb.Exp: "exp", psb.Log: "log", psb.Log2: "log2", psb.Log10: "log10",
+    psb.Sqrt: "sqrt", Root: "sqrt", psb.Abs: "fabs", psb.Exp: "exp", psb.Log: "log", psb.Log2: "log2", psb.Log10: "log10",
     psb.Sin: "sin", psb.Cos: "cos", psb.Pow: "pow", psb.Floor: "floor", psb.Ceil: "ceil", psb.Trunc: "trunc",
 }  # fmt: skip
 _LIBRARY = {

@@ -15,7 +15,7 @@ from pytensor.graph.basic import Constant, Variable
 from pm_sysid.recurrence.op import Phase
 from pm_sysid.symbolic import derivatives
 from pm_sysid.symbolic.derivatives import contributions, vjp
-from pm_sysid.symbolic.scalars import Scalar, as_variable, constant, evaluate, simplify, symbols, untraced
+from pm_sysid.symbolic.scalars import Root, Scalar, as_variable, constant, evaluate, is_steep, root, simplify, symbols, untraced
 from support.recurrences import SYSTEMS, filter_case
 
 a, b, c = symbols("x", 3)
@@ -25,7 +25,7 @@ FUNCTIONS = {
     for module in (psb, psm)
     for f in vars(module).values()
     if isinstance(f, psb.ScalarOp) and type(f) is not psb.Cast
-}
+} | {Root: psb.sqrt}
 ARITY = {psb.Switch: 3, psb.Clip: 3} | dict.fromkeys(
     (psb.Add, psb.Sub, psb.Mul, psb.TrueDiv, psb.Pow, psb.ArcTan2, psb.Maximum, psb.Minimum, psb.Mod, psb.Second, psb.IntDiv), 2
 )
@@ -47,8 +47,10 @@ def by_pytensor(outputs: list[Variable], wrt: list[Variable], cotangents: list[V
 @pytest.mark.parametrize("kind", [k for k in derivatives._RULES if k not in (psb.Cast, psm.GammaLn)], ids=lambda k: k.__name__)
 def test_each_rule_is_that_of_pytensor(kind: Any) -> None:
     inputs = [a, b, c][: ARITY.get(kind, 1)]
-    output = FUNCTIONS[kind](*inputs)
-    ours, theirs = (pull([output], inputs, [constant(1.5)]) for pull in (vjp, by_pytensor))
+    own = root(a) if kind is Root else FUNCTIONS[kind](*inputs)
+    ours, theirs = (
+        pull([output], inputs, [constant(1.5)]) for pull, output in ((vjp, own), (by_pytensor, FUNCTIONS[kind](*inputs)))
+    )
     compared = 0
     for at in np.array(np.meshgrid(*[POINTS] * len(inputs))).reshape(len(inputs), -1).T:
         if kind is psb.Clip and at[1] > at[2]:
@@ -59,6 +61,37 @@ def test_each_rule_is_that_of_pytensor(kind: Any) -> None:
         np.testing.assert_allclose(got[known], want[known], rtol=1e-13, atol=1e-15, err_msg=f"{kind.__name__} at {at}")
         compared += known.sum()
     assert compared >= 4
+
+
+@pytest.mark.parametrize("exponent", [0.5, 0.9, 1.0, 1.5, 1.9, 2.0, 2.5, 3.0])
+@pytest.mark.parametrize("given", [True, False], ids=["given", "unknown"])
+def test_a_power_has_slopes_at_zero_in_every_order(exponent: float, given: bool) -> None:
+    """The right ones where they are finite, and zero where the power is too steep."""
+    power: Scalar = psb.pow(a, constant(exponent) if given else b)
+    at, slopes = {a: 0.0, b: exponent}, []
+    for order in range(1, 4):
+        by_base, by_exponent = vjp([as_variable(power)], [a, b], [constant(1.0)])
+        slopes.append(evaluate(simplify([by_base, by_exponent]), at))
+        power = by_base
+        if isinstance(power, float):
+            break
+        right = {1.0: (1.0, 0.0, 0.0), 2.0: (0.0, 2.0, 0.0), 3.0: (0.0, 0.0, 6.0)}.get(exponent, (0.0, 0.0, 0.0))[order - 1]
+        assert slopes[-1][0] == right and np.isfinite(slopes[-1][1])
+
+
+def test_a_root_has_slopes_at_zero_and_where_a_maximum_ends() -> None:
+    for expression in (root(a), root(psb.maximum(a, constant(0.0)))):
+        (slope,) = vjp([expression], [a], [constant(1.0)])
+        (bend,) = vjp([as_variable(slope)], [a], [constant(1.0)])
+        for x in (0.0, -1.0) if expression.owner.inputs[0] is not a else (0.0,):
+            assert evaluate(simplify([slope, bend]), {a: x}) == [0.0, 0.0]
+        assert evaluate(simplify([slope, bend]), {a: 4.0}) == pytest.approx([0.25, -1 / 32])
+
+
+def test_roots_and_powers_are_steep_unless_the_exponent_is_a_whole_number() -> None:
+    steep = [root(a), psb.pow(a, b), psb.pow(a, constant(1.5)), psb.exp(-psb.pow(a, constant(0.7)))]
+    assert all(map(is_steep, steep))
+    assert not any(map(is_steep, [a * b, psb.pow(a, constant(12.0)), psb.exp(a), 1.0]))
 
 
 def test_log_gamma_has_the_digamma_function_as_its_slope() -> None:
