@@ -54,17 +54,29 @@ def is_number(x: Scalar, value: float | None = None) -> bool:
     return not isinstance(x, Variable) and (value is None or x == value)
 
 
+def applied(op: Any, *args: Variable) -> Variable:
+    """Apply an arithmetic operation.
+
+    Of doubles it gives a double. PyTensor finds that out by NumPy at each node, which was much of the time of building a step.
+    """
+    if any(a.type is not ps.float64 for a in args):  # type: ignore[attr-defined]
+        return op(*args)  # type: ignore[no-any-return]
+    result: Variable = ps.float64.make_variable()
+    Apply(op, list(args), [result])
+    return result
+
+
 def add(*terms: Scalar) -> Scalar:
     """Sum that leaves out zeros and folds numbers."""
     number, result = 0.0, None
     for term in terms:
         if isinstance(term, Variable):
-            result = term if result is None else result + term
+            result = term if result is None else applied(psb.add, result, term)
         else:
             number += float(term)
     if result is None:
         return number
-    return result if number == 0.0 else result + constant(number)
+    return result if number == 0.0 else applied(psb.add, result, constant(number))
 
 
 def mul(*factors: Scalar) -> Scalar:
@@ -73,14 +85,19 @@ def mul(*factors: Scalar) -> Scalar:
     for factor in factors:
         if isinstance(factor, Variable):
             # The derivative of PyTensor's product takes equal factors for one: a square must be a square.
-            result = factor if result is None else psb.sqr(factor) if result is factor else result * factor
+            if result is None:
+                result = factor
+            else:
+                result = applied(psb.sqr, factor) if result is factor else applied(psb.mul, result, factor)
         else:
             number *= float(factor)
     if result is None or number == 0.0:
         return number
     if number == 1.0:
         return result
-    return -result if number == -1.0 and result.type.dtype != "bool" else constant(number) * result
+    if number == -1.0 and result.type.dtype != "bool":
+        return applied(psb.neg, result)
+    return applied(psb.mul, constant(number), result)
 
 
 def sub(a: Scalar, b: Scalar) -> Scalar:
@@ -89,7 +106,7 @@ def sub(a: Scalar, b: Scalar) -> Scalar:
         return a
     if is_number(a, 0.0) or (isinstance(b, Variable) and b.type.dtype == "bool"):
         return add(a, mul(-1.0, b))
-    return as_variable(a) - as_variable(b) if isinstance(a, Variable) or isinstance(b, Variable) else a - b
+    return applied(psb.sub, as_variable(a), as_variable(b)) if isinstance(a, Variable) or isinstance(b, Variable) else a - b
 
 
 def div(a: Scalar, b: Scalar) -> Scalar:
@@ -101,7 +118,7 @@ def div(a: Scalar, b: Scalar) -> Scalar:
     if is_number(a) and is_number(b):
         with np.errstate(all="ignore"):
             return float(np.float64(a) / np.float64(b))
-    return as_variable(a) / as_variable(b)
+    return applied(psb.true_div, as_variable(a), as_variable(b))
 
 
 def dot(a: Iterable[Scalar], b: Iterable[Scalar]) -> Scalar:
@@ -111,7 +128,7 @@ def dot(a: Iterable[Scalar], b: Iterable[Scalar]) -> Scalar:
 
 def sqrt(x: Scalar) -> Scalar:
     """Square root."""
-    return psb.sqrt(x) if isinstance(x, Variable) else float(np.sqrt(x))
+    return applied(psb.sqrt, x) if isinstance(x, Variable) else float(np.sqrt(x))
 
 
 class Root(psb.Sqrt):
@@ -264,7 +281,7 @@ def simplify(outputs: Sequence[Scalar]) -> list[Scalar]:
         key = (type(v.owner.op), getattr(v.owner.op, "o_type", None), *keys)
         if key not in table:
             same = all(a is i or not isinstance(a, Variable) for a, i in zip(args, v.owner.inputs, strict=True))
-            table[key] = v if same else v.owner.op(*(as_variable(a) for a in args))
+            table[key] = v if same else rebuilt(v.owner, [as_variable(a) for a in args])[0]
             canonical.add(table[key])
         return table[key]
 
@@ -274,22 +291,28 @@ def simplify(outputs: Sequence[Scalar]) -> list[Scalar]:
         args = [look_up(v) for v in node.inputs]
         if len(node.outputs) != 1:
             same = all(a is v or isinstance(v, Constant) for a, v in zip(args, node.inputs, strict=True))
-            made = node.outputs if same else node.op.make_node(*args).outputs
+            made = node.outputs if same else rebuilt(node, args)
             known.update(zip(node.outputs, made, strict=True))
             canonical.update(made)
             continue
         folded = _fold(node.op, args)
         if folded is None:  # nothing to fold: the node itself, unless an argument has changed
             same = all(a is v or isinstance(v, Constant) for a, v in zip(args, node.inputs, strict=True))
-            folded = node.outputs[0] if same else node.op(*(as_variable(a) for a in args))
+            folded = node.outputs[0] if same else rebuilt(node, [as_variable(a) for a in args])[0]
         known[node.outputs[0]] = intern(folded)
     return [look_up(o) if isinstance(o, Variable) else float(o) for o in outputs]
 
 
+def rebuilt(node: Apply, inputs: Sequence[Any]) -> list[Variable]:
+    """Outputs of the same operation on other inputs; of equal types they have the types that the outputs have."""
+    if any(not isinstance(a, Variable) or a.type != v.type for a, v in zip(inputs, node.inputs, strict=True)):
+        return list(node.op.make_node(*inputs).outputs)
+    return list(Apply(node.op, list(inputs), [v.type.make_variable() for v in node.outputs]).outputs)
+
+
 def again(node: Apply, known: Mapping[Variable, Variable]) -> Iterator[tuple[Variable, Variable]]:
     """Outputs of an operation, each with what the same operation makes of other inputs."""
-    made = node.op.make_node(*(known.get(v, v) for v in node.inputs))
-    return zip(node.outputs, made.outputs, strict=True)
+    return zip(node.outputs, rebuilt(node, [known.get(v, v) for v in node.inputs]), strict=True)
 
 
 def substitute(outputs: Sequence[Scalar], replace: dict[Variable, Scalar]) -> list[Scalar]:
