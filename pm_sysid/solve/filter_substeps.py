@@ -20,6 +20,7 @@ from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.consistent_start import consistent_points
 from pm_sysid.solve.driven_runs import coloured_noise, driven_runs
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
+from pm_sysid.solve.passed_over import RunsBeside, dense_run, runs_beside, said, some
 from pm_sysid.solve.run_substeps import MOST_GRADED, STIFF, needed_steps, uneven
 from pm_sysid.solve.stiffness import pilot_grid
 from pm_sysid.solve.substeps import (
@@ -129,6 +130,47 @@ class LogLikelihoodCriterion(Criterion):
             change = np.nan_to_num(np.abs(fine - coarse)[known], nan=np.inf, posinf=np.inf)
         return self.scale * float(np.quantile(change, self.share, method="higher"))
 
+    @override
+    def unseen(self, finest: int) -> float:
+        return self._moved(self._beside(finest))
+
+    def _beside(self, finest: int, doubled: bool = True) -> list[RunsBeside | None]:
+        """For each record free runs at some points by such steps, beside runs that are dense where these miss something."""
+        found, at = [], [self.at[i] for i in some(len(self.at))]
+        for r, record in enumerate(self.records):
+            start = np.array([u.x0[r] for u in at], dtype=float)
+            grid = None if self.grids is None else self.grids[r]
+            method: Method = "rk4" if grid is None else "implicit"
+            found.append(runs_beside(self.problem.system, record, parameter_sets(at, r), start, finest, grid, method, doubled))
+        return found
+
+    def _moved(self, beside: Sequence[RunsBeside | None]) -> float:
+        """By how much a log-likelihood moves if its runs move from the ones to the others, in nats.
+
+        The residuals of a right run are as large as the noise: what they have in common with the difference counts, and the
+        square of that.
+        """
+        places, ends = some(len(self.at)), np.cumsum([0, *map(len, self.records)])
+        at = [self.at[i] for i in places]
+        squares = np.zeros(len(at))
+        for r, runs in enumerate(beside):
+            if runs is not None:
+                there = ~np.isnan(np.stack([self.y[i][ends[r] : ends[r + 1]] for i in places]))
+                n_y = there.shape[2]
+                noise = np.array([u.noise_of(r)[:n_y] for u in at], dtype=float)[:, None]
+                clipped = self.problem.form.sensors.clipped
+                with np.errstate(all="ignore"):
+                    apart = (clipped(runs.steps[:, :, :n_y]) - clipped(runs.dense[:, :, :n_y])) / noise
+                squares += np.sum(np.where(there & np.isfinite(apart), apart, 0.0) ** 2, axis=(1, 2))
+        moved = np.sqrt(squares) + squares / 2
+        return self.scale * float(np.quantile(moved, self.share, method="higher"))
+
+    def event(self, substeps: int) -> str:
+        """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
+        beside = self._beside(2 * substeps, doubled=False)
+        found = [r for r in beside if r is not None]
+        return "" if self._moved(beside) < self.tolerance else said(found[0].time)
+
     def slopes(self, substeps: int) -> np.ndarray:
         """Derivatives of the log-likelihoods by the logarithms of the parameters, in one direction, by minute differences."""
         signs = np.random.default_rng(0).choice([-1.0, 1.0], size=np.shape(self.at[0].params))
@@ -150,10 +192,12 @@ class LogLikelihoodCriterion(Criterion):
 
     @override
     def too_coarse(self, substeps: int, change: float) -> str:
+        event = self.event(substeps)
+        how = "doubled, or dense where the equations change" if event else "doubled"
         return (
             f"{named(substeps, self.grids)}: {self.where} the log-likelihood moves by {in_words(change)} when the substeps are "
-            f"doubled (more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
-            "Use more substeps, a higher order, or substeps='auto'."
+            f"{how} (more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
+            f"Use more substeps, a higher order, or substeps='auto'.{event}"
         )
 
     @override
@@ -161,7 +205,7 @@ class LogLikelihoodCriterion(Criterion):
         return (
             f"substeps='auto': {self.where} the log-likelihood moves by {in_words(change)} even when {MOST} substeps are "
             f"doubled; using {MOST}. The priors may be far from the record (give initval=... to them), or the system is "
-            "stiff, chaotic or not smooth."
+            f"stiff, chaotic or not smooth.{self.event(self.otherwise)}"
         )
 
     @override
@@ -194,8 +238,11 @@ def synthetic_outputs(
         if problem.system.driving:
             outputs = driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y]
         else:
-            inputs = method_inputs(record, 2 * MOST if grids is None else grids[r].refined(FINE), method)
-            outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
+            if grids is None:
+                outputs = dense_run(problem.system, record, theta, start, 2 * MOST)[:, :, :n_y]
+            else:
+                inputs = method_inputs(record, grids[r].refined(FINE), method)
+                outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
         noisy = outputs + np.array([u.noise_of(r)[:n_y] for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
         if problem.system.latents:
             noisy = noisy + coloured_noise(problem.system, record, theta, rng)

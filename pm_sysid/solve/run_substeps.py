@@ -14,6 +14,7 @@ import pytensor
 
 from pm_sysid.arguments import among
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.passed_over import RunsBeside, runs_beside, said
 from pm_sysid.solve.stiffness import fastest_decay, pilot_grid
 from pm_sysid.solve.substeps import (
     FOR_EACH,
@@ -218,6 +219,27 @@ class OutputCriterion(Criterion):
         finite = np.all(np.isfinite(fine), axis=(1, 2))
         return float(np.max(changes(coarse[finite], fine[finite]))) if finite.any() else np.inf
 
+    def _beside(self, finest: int, doubled: bool = True) -> RunsBeside | None:
+        """Runs by steps like these beside such that are dense where these miss something."""
+        times = 2 * finest if self.method == "rk4" else finest  # Runge-Kutta steps look at their middles, too
+        return runs_beside(self.system, self.record, self.theta, self.start, times, self.grid, self.method, doubled)
+
+    def _moved(self, beside: RunsBeside) -> float:
+        """By how much two runs differ, as :meth:`change` has it; nothing where neither is finite."""
+        n = None if self.states else len(self.system.outputs)
+        finite = np.isfinite(beside.dense).all(axis=(1, 2))
+        return float(np.max(changes(beside.steps[finite, :, :n], beside.dense[finite, :, :n]), initial=0.0))
+
+    @override
+    def unseen(self, finest: int) -> float:
+        beside = self._beside(finest)
+        return 0.0 if beside is None else self._moved(beside)
+
+    def event(self, substeps: int) -> str:
+        """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
+        beside = self._beside(2 * substeps, doubled=False)
+        return "" if beside is None or self._moved(beside) < self.tolerance else said(beside.time)
+
     def lost(self, substeps: int) -> str:
         """What is the matter with runs none of which is finite, in words; empty if one is."""
         runs = self.runs(substeps)
@@ -240,9 +262,11 @@ class OutputCriterion(Criterion):
     def too_coarse(self, substeps: int, change: float) -> str:
         if not np.isfinite(change) and (lost := self.lost(2 * substeps)):
             return f"{named(substeps, self.grid)}: {lost}."
+        event = self.event(substeps)
+        how = "doubled, or dense where the equations change" if event else "doubled"
         return (
             f"{named(substeps, self.grid)}: the outputs move by {in_words(change)} of their root mean square when the substeps "
-            f"are doubled (more than {self.tolerance:g}); use more, or substeps='auto'."
+            f"are {how} (more than {self.tolerance:g}); use more, or substeps='auto'.{event}"
         )
 
     @override
@@ -251,7 +275,7 @@ class OutputCriterion(Criterion):
             return f"substeps='auto': with {self.otherwise} {self.steps} {lost}."
         return (
             f"substeps='auto': the outputs still move by more than {self.tolerance:g} of their root mean square with "
-            f"{self.otherwise} {self.steps}; the system may be chaotic, stiff or not smooth."
+            f"{self.otherwise} {self.steps}; the system may be chaotic, stiff or not smooth.{self.event(self.otherwise)}"
         )
 
 
