@@ -28,6 +28,7 @@ from pm_sysid.solve.substeps import (
     MOST,
     Criterion,
     StepChoice,
+    counted,
     cut,
     evaluate_at_initial_point,
     given_steps,
@@ -45,7 +46,7 @@ from pm_sysid.steps.integrate import Method, method_inputs, run_batch
 LOGLIK_TOLERANCE = 0.1
 #: Order of the differences in which noise stands out from a signal, and how many of them tell its level.
 DIFFERENCE, FEWEST = 4, 20
-#: Samples of a record that a log-likelihood is computed for; what it moves by is extrapolated to all.
+#: Samples of a record that a log-likelihood is computed for while steps are searched; what it moves by is extrapolated to all.
 MOST_SAMPLES = 20_000
 #: Draws of the prior whose free runs are compared with the record, their steps a sample, and by how many samples.
 DRAWS, RUN_STEPS, RANKED_SAMPLES = 512, 8, 2_000
@@ -224,10 +225,11 @@ def synthetic_outputs(
     at: Sequence[Unknowns],
     grids: Sequence[StepGrid] | None = None,
     seed: int = 0,
+    run_steps: int = 2 * MOST,
 ) -> list[np.ndarray]:
     """Records with known parameters: accurate deterministic solutions and drawn noise, each of shape (T, n_y).
 
-    The solutions are by Runge-Kutta steps of equal length, or on given grids by implicit ones; processes are drawn.
+    The solutions are by ``run_steps`` Runge-Kutta steps a sample, or on given grids by implicit ones; processes are drawn.
     """
     method: Method = "rk4" if grids is None else "implicit"
     n_y, rng = len(problem.system.g), np.random.default_rng(seed)
@@ -239,7 +241,7 @@ def synthetic_outputs(
             outputs = driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y]
         else:
             if grids is None:
-                outputs = dense_run(problem.system, record, theta, start, 2 * MOST)[:, :, :n_y]
+                outputs = dense_run(problem.system, record, theta, start, run_steps)[:, :, :n_y]
             else:
                 inputs = method_inputs(record, grids[r].refined(FINE), method)
                 outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
@@ -526,6 +528,11 @@ def filter_substeps(
             return said_unsettled(found, name, problem)
         if chosen is None and many:  # one of them may be far from what the record says in the end
             chosen, error = searched_substeps(replace(criterion, share=SHARE))
+        if chosen is not None and scale > 1:
+            if (whole := _on_whole_records(criterion, records, chosen)) is None:
+                return StepChoice(chosen, substeps, where, np.nan, False)
+            criterion = whole
+            chosen, error = _enough_to_the_end(criterion, chosen, error)
         if chosen is None:
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
@@ -533,7 +540,40 @@ def filter_substeps(
             say_chosen(criterion, chosen, error)
     else:
         chosen, error = settled_substeps(criterion, substeps)
+        if scale > 1 and error < LOGLIK_TOLERANCE and (whole := _on_whole_records(criterion, records, substeps)) is not None:
+            _, error = settled_substeps(whole, substeps)
     return StepChoice(chosen, substeps, where, error, error < LOGLIK_TOLERANCE)
+
+
+def _on_whole_records(
+    criterion: LogLikelihoodCriterion, records: Sequence[TimeSeries], substeps: int
+) -> LogLikelihoodCriterion | None:
+    """How a number of steps that will do for the first samples is judged on all of them; None where no solution goes so far.
+
+    What a record meets late (a contact, a burst) is in no extrapolation from its beginning.
+    """
+    missing = np.isnan(np.concatenate([r.output_matrix for r in records]))
+    outputs = synthetic_outputs(criterion.problem, records, criterion.at, run_steps=min(2 * MOST, RUN_STEPS * substeps))
+    solved = [(u, y) for u, y in zip(criterion.at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
+    if not solved:
+        warn(
+            f"{criterion.who}{counted(substeps, criterion.steps)} a sample will do for the first "
+            f"{sum(len(r) for r in criterion.records)} samples, but {criterion.where} no solution goes on to the end of the "
+            "record, and they were not judged on the rest. Look at it where the posterior is (settle_substeps)."
+        )
+        return None
+    at, y = zip(*solved, strict=True)
+    return replace(criterion, records=records, at=at, y=y, scale=1.0)
+
+
+def _enough_to_the_end(criterion: LogLikelihoodCriterion, substeps: int, error: float) -> tuple[int | None, float]:
+    """A number of steps, looked at once on whole records, or the fewest beyond it that will do there; None if none will do."""
+    change = criterion.change(criterion.value(substeps), criterion.value(2 * substeps))
+    if change < criterion.tolerance:
+        change = max(change, criterion.unseen(2 * substeps))
+    if change < criterion.tolerance:
+        return substeps, max(change, error)
+    return (None, change) if 2 * substeps > MOST else searched_substeps(criterion, 2 * substeps)
 
 
 def _graded_choice(

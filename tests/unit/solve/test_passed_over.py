@@ -14,6 +14,7 @@ import xarray as xr
 import pm_sysid as sid
 from pm_sysid.inference.sample import _Run
 from pm_sysid.likelihood.filter_steps import short_of_steps
+from pm_sysid.solve import filter_substeps
 from pm_sysid.solve import passed_over as module
 from pm_sysid.solve.passed_over import dense_run, passed_over
 from pm_sysid.steps.grid import StepGrid
@@ -233,3 +234,56 @@ def test_the_remedy_for_a_smooth_blow_is_many_equal_steps() -> None:
     found = model.compile_logp(vars=model.observed_RVs)({"k_log__": 0.0})
     residuals = (record.y - exact) / 0.02
     assert found == pytest.approx(-0.5 * np.sum(residuals**2) - len(T) * np.log(0.02 * np.sqrt(2 * np.pi)), abs=0.1)
+
+
+#: A mass that reaches a stiff contact when the force grows.
+CONTACT = sid.System(
+    lambda t, x, u, p: (x.v, u.F - p.k * x.z - 0.3 * x.v - 400 * switch(x.z > 0.5, x.z - 0.5, 0.0)),
+    states=("z", "v"),
+    inputs=("F",),
+    params=("k",),
+    observe=lambda t, x, dx, u, p: x.z,
+)
+
+
+def touching(late: bool) -> sid.TimeSeries:
+    """The force grows near the end of the record, or never."""
+    t = 0.05 * np.arange(700)
+    force = np.where(late & (t > 27.0), 8.0, 0.1) * np.sin(1.1 * t)
+    record = sid.TimeSeries(t, force, None, intersample="foh")
+    z = sid.simulate(CONTACT, record, {"k": 2.0}, x0=0.0, substeps=64)["y"].to_numpy()
+    return record.replace(y=z + 0.02 * np.random.default_rng(0).standard_normal(len(t)))
+
+
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
+def test_a_number_of_steps_is_looked_at_on_the_whole_record(monkeypatch) -> None:
+    monkeypatch.setattr(filter_substeps, "MOST_SAMPLES", 400)
+    found = {late: sid.substeps_attrs(filtered_contact(touching(late), "auto")) for late in (False, True)}
+    assert found[False]["substeps_y"] == 1 and found[False]["substeps_y_error"] < 0.1
+    assert found[True]["substeps_y"] >= 8
+
+
+def test_a_number_that_was_asked_for_is_looked_at_on_the_whole_record(monkeypatch) -> None:
+    monkeypatch.setattr(filter_substeps, "MOST_SAMPLES", 400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sid.SubstepWarning)
+        record = touching(True)
+    with pytest.warns(sid.SubstepWarning, match="substeps=1: .* when the substeps are doubled"):
+        filtered_contact(record, 1)
+
+
+def test_solutions_that_end_after_the_first_samples_are_no_agreement(monkeypatch) -> None:
+    monkeypatch.setattr(filter_substeps, "MOST_SAMPLES", 40)
+    growth = sid.System(
+        lambda t, x, u, p: p.k * x.z**2, states=("z",), params=("k",), observe=lambda t, x, dx, u, p: pt.log(x.z)
+    )
+    record = sid.TimeSeries(0.01 * np.arange(200), None, np.zeros(200))
+    with pytest.warns(sid.SubstepWarning, match="first 40 samples, but .* no solution goes on to the end"):
+        model = filtered(growth, record)
+    assert np.isnan(sid.substeps_attrs(model)["substeps_y_error"])
+
+
+def filtered_contact(record: sid.TimeSeries, substeps: Any) -> pm.Model:
+    with pm.Model() as model:
+        sid.ODEFilter("y", CONTACT, record, {"k": pm.LogNormal("k", np.log(2), 0.2)}, noise=0.02, x0=0.0, substeps=substeps)
+    return model
