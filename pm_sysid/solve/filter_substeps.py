@@ -206,7 +206,7 @@ class LogLikelihoodCriterion(Criterion):
         return (
             f"substeps='auto': {self.where} the log-likelihood moves by {in_words(change)} even when {MOST} substeps are "
             f"doubled; using {MOST}. The priors may be far from the record (give initval=... to them), or the system is "
-            f"stiff, chaotic or not smooth.{self.event(self.otherwise)}"
+            f"stiff, chaotic or not smooth.{self.event(MOST // 2)}"
         )
 
     @override

@@ -205,6 +205,24 @@ def test_free_runs_say_it_too() -> None:
         sid.simulate(forced(hammer), sid.TimeSeries(T), {"k": 1.0}, x0=1.0)
 
 
+def test_simulators_say_it_too() -> None:
+    with pm.Model(), pytest.warns(sid.SubstepWarning, match=r"Near t = 5\.03"):
+        sid.ODESimulator("y", forced(hammer), sid.TimeSeries(T, None, np.exp(-T)), {"k": pm.LogNormal("k")}, x0=1.0)
+
+
+def test_records_with_parameters_of_their_own_are_looked_at_one_by_one() -> None:
+    records = [measured(T[:40], np.exp(-T[:40])), measured(T, level(T, 5.0371, 1e-6))]
+    with pm.Model(), pytest.warns(sid.SubstepWarning, match=r"Near t = 5\.03"):
+        k = pm.LogNormal("k", 0.0, 0.2, shape=2)
+        sid.ODEFilter("y", forced(hammer), records, {"k": k}, noise=0.02, x0=1.0)
+
+
+def test_a_latent_force_beside_a_blow() -> None:
+    system = forced(lambda t, x, u, p: hammer(t, x, u, p) + u.d, inputs=("d",))
+    with pytest.warns(sid.SubstepWarning, match=r"Near t = 5\.03"):
+        filtered(system, measured(T, level(T, 5.0371, 1e-6)), latent={"d": sid.OU(scale=0.01, length=2.0)}, substeps=1)
+
+
 def test_the_remedy_for_a_pulse_is_a_held_input_that_changes_at_rows_without_outputs() -> None:
     edges = np.array([5.03, 5.04])
     record = measured(T, level(T, 5.03, 0.01))
