@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -308,7 +308,6 @@ def evaluate_arrays(outputs: Sequence[Scalar], values: dict[Variable, Any]) -> l
     return [np.asarray(v, dtype=float) for v in found]
 
 
-@lru_cache(maxsize=256)
 def _on_arrays(op: Any, count: int, dtype: str) -> Callable[..., Any]:
     """A scalar operation as a function of arrays: NumPy's or SciPy's where there is one."""
     if isinstance(op, psb.Cast):
