@@ -479,6 +479,7 @@ def _judged_following(
     def error(choice: StepChoice) -> float:
         on = replace(criterion, grids=choice.grids)
         refined = on.change(on.value(choice.substeps), on.value(2 * choice.substeps))
+        refined = max(refined, on.unseen(2 * choice.substeps)) if refined < LOGLIK_TOLERANCE else refined
         return refined if refined >= LOGLIK_TOLERANCE else max(refined, _by_own_steps(on, choice.substeps))
 
     found, left = now, error(now)
@@ -490,6 +491,7 @@ def _judged_following(
             f"{view.name}: {criterion.where} the log-likelihood moves by {in_words(left)} if the steps are refined, or follow "
             "the solution of each point by itself: a front moves with the parameters, and the posterior may be wrong, and much "
             "too narrow. Give substeps as an array that is fine wherever the front may be, or narrower priors."
+            f"{replace(criterion, grids=found.grids).event(found.substeps)}"
         )
     substeps = _for_gradients(view, at[0], found, criterion.where) if len(at) == 1 else found.substeps
     return replace(found, substeps=substeps, where=criterion.where, error=left, settled=left < LOGLIK_TOLERANCE)

@@ -14,14 +14,15 @@ from pm_sysid.arguments import count
 from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.beyond_draws import FEWEST
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.filter_steps import stands_for_error, wall_beyond
-from pm_sysid.likelihood.filter_view import filter_names, filter_view
+from pm_sysid.likelihood.filter_steps import stands_for_error, unknowns_at, wall_beyond
+from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
 from pm_sysid.posterior.reweighting import Reweighted, reweighted
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import RecordData
+from pm_sysid.solve.filter_substeps import LOGLIK_TOLERANCE, LogLikelihoodCriterion
 from pm_sysid.solve.substeps import cut
 
 #: About how many of the draws say where the posterior is when parameters beyond them are looked at.
@@ -46,20 +47,29 @@ class SubstepCheck(Reweighted):
         Effective share of the draws after reweighting to the finer steps; small where the two posteriors hardly overlap.
     beyond : str
         Where, beyond the draws, finer steps allow parameters that the present ones rule out; empty if nowhere.
+    event : str
+        When the equations change with time between the steps, coarse and fine, so that both pass over it, and what to do; empty
+        if they do not, or if it does not matter.
     """
 
     substeps: int
     finer: int
     beyond: str = ""
+    event: str = ""
 
     @property
     def level(self) -> str:
         """``"good"``, ``"look"`` or ``"bad"``."""
-        return "bad" if self.beyond else super().level
+        return "bad" if self.beyond or self.event else super().level
 
     @property
     def verdict(self) -> str:
         """What it means, in a sentence."""
+        if self.event:
+            return (
+                f"{self.substeps} filter steps a sample, and {self.finer} as well, pass over what moves the log-likelihood."
+                f"{self.event} Then sample again."
+            )
         if self.beyond:
             return (
                 f"{self.substeps} filter steps a sample rule out a part of the posterior: {self.beyond} Call "
@@ -172,4 +182,16 @@ def check_substeps(
     if data is None and len(points) >= FEWEST and stands_for_error(view):
         views = {n: filter_view(n, model) for n in filter_names(model)}
         wall = wall_beyond(views, [view.name], points[:: max(1, len(points) // LOOKED_AT)], points)()
-    return SubstepCheck(*reweighted(few, change), coarse, fine, "" if wall is None else wall.words)
+    event = _between(view, records, points[:: max(1, len(points) // LOOKED_AT)], fine)
+    return SubstepCheck(*reweighted(few, change), coarse, fine, "" if wall is None else wall.words, event)
+
+
+def _between(view: FilterView, records: Sequence[TimeSeries], points: Sequence[Sequence[np.ndarray]], finer: int) -> str:
+    """What steps of both kinds pass over at some draws, in words; empty if it does not matter, or time enters no equation."""
+    if not view.system.timed:
+        return ""
+    at, y = unknowns_at(view, points), np.concatenate([r.output_matrix for r in records])
+    grids = view.op.grid.choice.grids
+    criterion = LogLikelihoodCriterion(view.problem, records, at, [y] * len(at), "", 0.5, grids=grids)
+    half = -(-finer // 2)
+    return criterion.event(half) if criterion.unseen(2 * half) >= LOGLIK_TOLERANCE else ""

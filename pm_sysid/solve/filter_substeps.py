@@ -20,6 +20,7 @@ from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.consistent_start import consistent_points
 from pm_sysid.solve.driven_runs import coloured_noise, driven_runs
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
+from pm_sysid.solve.passed_over import RunsBeside, dense_run, runs_beside, said, some
 from pm_sysid.solve.run_substeps import MOST_GRADED, STIFF, needed_steps, uneven
 from pm_sysid.solve.stiffness import pilot_grid
 from pm_sysid.solve.substeps import (
@@ -27,6 +28,7 @@ from pm_sysid.solve.substeps import (
     MOST,
     Criterion,
     StepChoice,
+    counted,
     cut,
     evaluate_at_initial_point,
     given_steps,
@@ -44,7 +46,7 @@ from pm_sysid.steps.integrate import Method, method_inputs, run_batch
 LOGLIK_TOLERANCE = 0.1
 #: Order of the differences in which noise stands out from a signal, and how many of them tell its level.
 DIFFERENCE, FEWEST = 4, 20
-#: Samples of a record that a log-likelihood is computed for; what it moves by is extrapolated to all.
+#: Samples of a record that a log-likelihood is computed for while steps are searched; what it moves by is extrapolated to all.
 MOST_SAMPLES = 20_000
 #: Draws of the prior whose free runs are compared with the record, their steps a sample, and by how many samples.
 DRAWS, RUN_STEPS, RANKED_SAMPLES = 512, 8, 2_000
@@ -129,6 +131,47 @@ class LogLikelihoodCriterion(Criterion):
             change = np.nan_to_num(np.abs(fine - coarse)[known], nan=np.inf, posinf=np.inf)
         return self.scale * float(np.quantile(change, self.share, method="higher"))
 
+    @override
+    def unseen(self, finest: int) -> float:
+        return self._moved(self._beside(finest))
+
+    def _beside(self, finest: int, doubled: bool = True) -> list[RunsBeside | None]:
+        """For each record free runs at some points by such steps, beside runs that are dense where these miss something."""
+        found, at = [], [self.at[i] for i in some(len(self.at))]
+        for r, record in enumerate(self.records):
+            start = np.array([u.x0[r] for u in at], dtype=float)
+            grid = None if self.grids is None else self.grids[r]
+            method: Method = "rk4" if grid is None else "implicit"
+            found.append(runs_beside(self.problem.system, record, parameter_sets(at, r), start, finest, grid, method, doubled))
+        return found
+
+    def _moved(self, beside: Sequence[RunsBeside | None]) -> float:
+        """By how much a log-likelihood moves if its runs move from the ones to the others, in nats.
+
+        The residuals of a right run are as large as the noise: what they have in common with the difference counts, and the
+        square of that.
+        """
+        places, ends = some(len(self.at)), np.cumsum([0, *map(len, self.records)])
+        at = [self.at[i] for i in places]
+        squares = np.zeros(len(at))
+        for r, runs in enumerate(beside):
+            if runs is not None:
+                there = ~np.isnan(np.stack([self.y[i][ends[r] : ends[r + 1]] for i in places]))
+                n_y = there.shape[2]
+                noise = np.array([u.noise_of(r)[:n_y] for u in at], dtype=float)[:, None]
+                clipped = self.problem.form.sensors.clipped
+                with np.errstate(all="ignore"):
+                    apart = (clipped(runs.steps[:, :, :n_y]) - clipped(runs.dense[:, :, :n_y])) / noise
+                squares += np.sum(np.where(there & np.isfinite(apart), apart, 0.0) ** 2, axis=(1, 2))
+        moved = np.sqrt(squares) + squares / 2
+        return self.scale * float(np.quantile(moved, self.share, method="higher"))
+
+    def event(self, substeps: int) -> str:
+        """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
+        beside = self._beside(2 * substeps, doubled=False)
+        found = [r for r in beside if r is not None]
+        return "" if self._moved(beside) < self.tolerance else said(found[0].time)
+
     def slopes(self, substeps: int) -> np.ndarray:
         """Derivatives of the log-likelihoods by the logarithms of the parameters, in one direction, by minute differences."""
         signs = np.random.default_rng(0).choice([-1.0, 1.0], size=np.shape(self.at[0].params))
@@ -150,10 +193,12 @@ class LogLikelihoodCriterion(Criterion):
 
     @override
     def too_coarse(self, substeps: int, change: float) -> str:
+        event = self.event(substeps)
+        how = "doubled, or dense where the equations change" if event else "doubled"
         return (
             f"{named(substeps, self.grids)}: {self.where} the log-likelihood moves by {in_words(change)} when the substeps are "
-            f"doubled (more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
-            "Use more substeps, a higher order, or substeps='auto'."
+            f"{how} (more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
+            f"Use more substeps, a higher order, or substeps='auto'.{event}"
         )
 
     @override
@@ -161,7 +206,7 @@ class LogLikelihoodCriterion(Criterion):
         return (
             f"substeps='auto': {self.where} the log-likelihood moves by {in_words(change)} even when {MOST} substeps are "
             f"doubled; using {MOST}. The priors may be far from the record (give initval=... to them), or the system is "
-            "stiff, chaotic or not smooth."
+            f"stiff, chaotic or not smooth.{self.event(MOST // 2)}"
         )
 
     @override
@@ -180,10 +225,11 @@ def synthetic_outputs(
     at: Sequence[Unknowns],
     grids: Sequence[StepGrid] | None = None,
     seed: int = 0,
+    run_steps: int = 2 * MOST,
 ) -> list[np.ndarray]:
     """Records with known parameters: accurate deterministic solutions and drawn noise, each of shape (T, n_y).
 
-    The solutions are by Runge-Kutta steps of equal length, or on given grids by implicit ones; processes are drawn.
+    The solutions are by ``run_steps`` Runge-Kutta steps a sample, or on given grids by implicit ones; processes are drawn.
     """
     method: Method = "rk4" if grids is None else "implicit"
     n_y, rng = len(problem.system.g), np.random.default_rng(seed)
@@ -194,8 +240,11 @@ def synthetic_outputs(
         if problem.system.driving:
             outputs = driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y]
         else:
-            inputs = method_inputs(record, 2 * MOST if grids is None else grids[r].refined(FINE), method)
-            outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
+            if grids is None:
+                outputs = dense_run(problem.system, record, theta, start, run_steps)[:, :, :n_y]
+            else:
+                inputs = method_inputs(record, grids[r].refined(FINE), method)
+                outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
         noisy = outputs + np.array([u.noise_of(r)[:n_y] for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
         if problem.system.latents:
             noisy = noisy + coloured_noise(problem.system, record, theta, rng)
@@ -479,6 +528,11 @@ def filter_substeps(
             return said_unsettled(found, name, problem)
         if chosen is None and many:  # one of them may be far from what the record says in the end
             chosen, error = searched_substeps(replace(criterion, share=SHARE))
+        if chosen is not None and scale > 1:
+            if (whole := _on_whole_records(criterion, records, chosen)) is None:
+                return StepChoice(chosen, substeps, where, np.nan, False)
+            criterion = whole
+            chosen, error = _enough_to_the_end(criterion, chosen, error)
         if chosen is None:
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
@@ -486,7 +540,40 @@ def filter_substeps(
             say_chosen(criterion, chosen, error)
     else:
         chosen, error = settled_substeps(criterion, substeps)
+        if scale > 1 and error < LOGLIK_TOLERANCE and (whole := _on_whole_records(criterion, records, substeps)) is not None:
+            _, error = settled_substeps(whole, substeps)
     return StepChoice(chosen, substeps, where, error, error < LOGLIK_TOLERANCE)
+
+
+def _on_whole_records(
+    criterion: LogLikelihoodCriterion, records: Sequence[TimeSeries], substeps: int
+) -> LogLikelihoodCriterion | None:
+    """How a number of steps that will do for the first samples is judged on all of them; None where no solution goes so far.
+
+    What a record meets late (a contact, a burst) is in no extrapolation from its beginning.
+    """
+    missing = np.isnan(np.concatenate([r.output_matrix for r in records]))
+    outputs = synthetic_outputs(criterion.problem, records, criterion.at, run_steps=min(2 * MOST, RUN_STEPS * substeps))
+    solved = [(u, y) for u, y in zip(criterion.at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
+    if not solved:
+        warn(
+            f"{criterion.who}{counted(substeps, criterion.steps)} a sample will do for the first "
+            f"{sum(len(r) for r in criterion.records)} samples, but {criterion.where} no solution goes on to the end of the "
+            "record, and they were not judged on the rest. Look at it where the posterior is (settle_substeps)."
+        )
+        return None
+    at, y = zip(*solved, strict=True)
+    return replace(criterion, records=records, at=at, y=y, scale=1.0)
+
+
+def _enough_to_the_end(criterion: LogLikelihoodCriterion, substeps: int, error: float) -> tuple[int | None, float]:
+    """A number of steps, looked at once on whole records, or the fewest beyond it that will do there; None if none will do."""
+    change = criterion.change(criterion.value(substeps), criterion.value(2 * substeps))
+    if change < criterion.tolerance:
+        change = max(change, criterion.unseen(2 * substeps))
+    if change < criterion.tolerance:
+        return substeps, max(change, error)
+    return (None, change) if 2 * substeps > MOST else searched_substeps(criterion, 2 * substeps)
 
 
 def _graded_choice(

@@ -14,9 +14,11 @@ import pytensor
 
 from pm_sysid.arguments import among
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.passed_over import RunsBeside, runs_beside, said, some
 from pm_sysid.solve.stiffness import fastest_decay, pilot_grid
 from pm_sysid.solve.substeps import (
     FOR_EACH,
+    MOST,
     Criterion,
     counted,
     fewest_substeps,
@@ -218,6 +220,27 @@ class OutputCriterion(Criterion):
         finite = np.all(np.isfinite(fine), axis=(1, 2))
         return float(np.max(changes(coarse[finite], fine[finite]))) if finite.any() else np.inf
 
+    def _beside(self, finest: int, doubled: bool = True) -> RunsBeside | None:
+        """Runs by steps like these beside such that are dense where these miss something."""
+        times = 2 * finest if self.method == "rk4" else finest  # Runge-Kutta steps look at their middles, too
+        return runs_beside(self.system, self.record, self.theta, self.start, times, self.grid, self.method, doubled)
+
+    def _moved(self, beside: RunsBeside) -> float:
+        """By how much two runs differ, as :meth:`change` has it; nothing where neither is finite."""
+        n = None if self.states else len(self.system.outputs)
+        finite = np.isfinite(beside.dense).all(axis=(1, 2))
+        return float(np.max(changes(beside.steps[finite, :, :n], beside.dense[finite, :, :n]), initial=0.0))
+
+    @override
+    def unseen(self, finest: int) -> float:
+        beside = self._beside(finest)
+        return 0.0 if beside is None else self._moved(beside)
+
+    def event(self, substeps: int) -> str:
+        """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
+        beside = self._beside(2 * substeps, doubled=False)
+        return "" if beside is None or self._moved(beside) < self.tolerance else said(beside.time)
+
     def lost(self, substeps: int) -> str:
         """What is the matter with runs none of which is finite, in words; empty if one is."""
         runs = self.runs(substeps)
@@ -240,9 +263,11 @@ class OutputCriterion(Criterion):
     def too_coarse(self, substeps: int, change: float) -> str:
         if not np.isfinite(change) and (lost := self.lost(2 * substeps)):
             return f"{named(substeps, self.grid)}: {lost}."
+        event = self.event(substeps)
+        how = "doubled, or dense where the equations change" if event else "doubled"
         return (
             f"{named(substeps, self.grid)}: the outputs move by {in_words(change)} of their root mean square when the substeps "
-            f"are doubled (more than {self.tolerance:g}); use more, or substeps='auto'."
+            f"are {how} (more than {self.tolerance:g}); use more, or substeps='auto'.{event}"
         )
 
     @override
@@ -251,7 +276,7 @@ class OutputCriterion(Criterion):
             return f"substeps='auto': with {self.otherwise} {self.steps} {lost}."
         return (
             f"substeps='auto': the outputs still move by more than {self.tolerance:g} of their root mean square with "
-            f"{self.otherwise} {self.steps}; the system may be chaotic, stiff or not smooth."
+            f"{self.otherwise} {self.steps}; the system may be chaotic, stiff or not smooth.{self.event(MOST // 2)}"
         )
 
 
@@ -495,12 +520,36 @@ class PriorRunsCriterion(Criterion):
         changes = changes[~np.isnan(changes)]  # 0 / 0: an output that does not move at all
         return float(np.quantile(changes, 0.75, method="higher" if lost.any() else "linear")) if changes.size else np.inf
 
+    def _beside(self, finest: int, doubled: bool = True) -> list[RunsBeside]:
+        """Of each record in which steps like these miss something, their runs beside such that are dense there."""
+        times, places = 2 * finest if self.method == "rk4" else finest, some(len(self.theta))
+        theta, start = self.theta[places], self.start[places]
+        grids = self.grids or [None] * len(self.records)
+        found = [
+            runs_beside(self.system, record, theta, start[:, r], times, grid, self.method, doubled)
+            for r, (record, grid) in enumerate(zip(self.records, grids, strict=True))
+        ]
+        return [beside for beside in found if beside is not None]
+
+    def _moved(self, beside: RunsBeside) -> float:
+        n_y = len(self.system.outputs)
+        return self.change(beside.steps[:, :, :n_y], beside.dense[:, :, :n_y])
+
+    @override
+    def unseen(self, finest: int) -> float:
+        return max(map(self._moved, self._beside(finest)), default=0.0)
+
+    def event(self, substeps: int) -> str:
+        """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
+        found = [b for b in self._beside(2 * substeps, doubled=False) if self._moved(b) >= self.tolerance]
+        return said(found[0].time) if found else ""
+
     @override
     def too_coarse(self, substeps: int, change: float) -> str:
         return (
             f"{named(substeps, self.grids)}: a quarter of the runs drawn from the prior move by a normalised mean square error "
             f"of {change:.2g} % or more when the substeps are doubled (it should be below {self.tolerance}); use more, or "
-            "'auto'."
+            f"'auto'.{self.event(substeps)}"
         )
 
     @override
@@ -517,6 +566,7 @@ class PriorRunsCriterion(Criterion):
         return (
             f"substeps='auto': with {self.otherwise} {self.steps} a quarter of the runs drawn from the prior still move by a "
             f"normalised mean square error of more than {self.tolerance} %; the system may be chaotic, stiff or not smooth."
+            f"{self.event(MOST // 2)}"
         )
 
 

@@ -158,6 +158,10 @@ class Criterion(ABC):
     def unsettled(self, change: float) -> str:
         """Text of the warning if even the last doubling changes too much."""
 
+    def unseen(self, finest: int) -> float:
+        """What changes if the equations are looked at between the times of the finest steps that were tried, too."""
+        return 0.0
+
     def is_new(self, text: str) -> bool:
         """Whether the log has not said so before of the same system and record."""
         return True
@@ -170,7 +174,8 @@ class Criterion(ABC):
 def settled_substeps(criterion: Criterion, substeps: int | Literal["auto"], first: int = 1) -> tuple[int, float]:
     """The number asked for, checked by doubling it; or the fewest of ``first``, twice, four times ... it that will do.
 
-    A number will do if neither twice nor four times as many change much: coarse steps can be wrong in the same way twice.
+    A number will do if neither twice nor four times as many change much: coarse steps can be wrong in the same way twice. Nor
+    may there be anything that all of these have passed over.
 
     Returns
     -------
@@ -180,6 +185,8 @@ def settled_substeps(criterion: Criterion, substeps: int | Literal["auto"], firs
     """
     if substeps != "auto":
         change = criterion.change(criterion.value(substeps), criterion.value(2 * substeps))
+        if change < criterion.tolerance:
+            change = max(change, criterion.unseen(2 * substeps))
         if not change < criterion.tolerance:
             warn(criterion.too_coarse(substeps, change))
         return substeps, change
@@ -217,9 +224,11 @@ def searched_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None,
 
     n = first
     while True:
-        change = changed(n, 2)
+        change, finest = changed(n, 2), 2 * n
         if change < criterion.tolerance and 4 * n <= 2 * MOST:
-            change = max(change, changed(n, 4))
+            change, finest = max(change, changed(n, 4)), 4 * n
+        if change < criterion.tolerance:
+            change = max(change, criterion.unseen(finest))
         if change < criterion.tolerance:
             return n, change
         if 2 * n > MOST:

@@ -73,6 +73,14 @@ class StepGrid:
         ends[:, -1] = self.ends
         return StepGrid(self.counts * n, ends.ravel())
 
+    def refined_in(self, intervals: np.ndarray, n: int) -> StepGrid:
+        """Every step of some intervals (T - 1,), which are true, cut into n."""
+        times = np.repeat(np.where(intervals, n, 1), self.counts)
+        part = np.arange(1, times.sum() + 1) - np.repeat(np.cumsum(times) - times, times)
+        begins, ends = (np.repeat(v, times) for v in (self.begins, self.ends))
+        share = part / np.repeat(times, times)
+        return StepGrid(self.counts * np.where(intervals, n, 1), np.where(share == 1.0, ends, begins + (ends - begins) * share))
+
 
 class Substeps(NamedTuple):
     """Sampling intervals of a record cut into substeps, of which there are N.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pytensor.scalar as ps
 import pytensor.scalar.basic as psb
+import scipy
 from pytensor import config
 from pytensor.graph.basic import Apply, Constant, Variable
 
@@ -337,6 +339,32 @@ def evaluate(outputs: Sequence[Scalar], values: dict[Variable, float]) -> list[f
             node.op.perform(node, args, storage)
             known.update(zip(node.outputs, (s[0] for s in storage), strict=True))
     return [float(o if not isinstance(o, Variable) else o.data if isinstance(o, Constant) else known[o]) for o in outputs]
+
+
+def evaluate_arrays(outputs: Sequence[Scalar], values: dict[Variable, Any]) -> list[np.ndarray]:
+    """Arrays for scalar expressions, with an array for every input; what depends on few of them stays as small as these."""
+    known: dict[Variable, Any] = {k: np.asarray(v, dtype=float) for k, v in values.items()}
+    with np.errstate(all="ignore"):
+        for node in io_toposort(list(values), [o for o in outputs if isinstance(o, Variable)]):
+            args = [v.data if isinstance(v, Constant) else known[v] for v in node.inputs]
+            known[node.outputs[0]] = _on_arrays(node.op, len(args), node.outputs[0].type.dtype)(*args)
+    found = (o if not isinstance(o, Variable) else o.data if isinstance(o, Constant) else known[o] for o in outputs)
+    return [np.asarray(v, dtype=float) for v in found]
+
+
+def _on_arrays(op: Any, count: int, dtype: str) -> Callable[..., Any]:
+    """A scalar operation as a function of arrays: NumPy's or SciPy's where there is one."""
+    if isinstance(op, psb.Cast):
+        return lambda x: np.asarray(x).astype(dtype)
+    if isinstance(op, psb.Clip):
+        return np.clip
+    name, takes, _ = getattr(op, "nfunc_spec", None) or ("", count, 1)
+    function = getattr(np, name, None) or getattr(scipy.special, name.rpartition(".")[2], None)
+    if function is None:
+        return np.vectorize(op.impl, otypes=[dtype])
+    if takes != count:  # sums and products of many terms
+        return lambda *args: reduce(function, args)
+    return function  # type: ignore[no-any-return]
 
 
 def elementwise(function: Callable[..., Scalar], *arrays: Any) -> np.ndarray:

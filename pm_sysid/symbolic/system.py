@@ -312,6 +312,11 @@ class System:
         return any(isinstance(d, Variable) or d != 0.0 for (d,) in rows)
 
     @cached_property
+    def timed(self) -> tuple[int, ...]:
+        """Which equations of motion contain time explicitly, in a switch too, whose derivative by time is zero."""
+        return tuple(i for i, e in enumerate(self.f) if isinstance(e, Variable) and self.t in graph_inputs([e]))
+
+    @cached_property
     def output_chains(self) -> tuple[frozenset[int], ...]:
         """Which chains each output depends on."""
         return self._chains_of(self.g)

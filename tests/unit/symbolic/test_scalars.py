@@ -23,6 +23,7 @@ from pm_sysid.symbolic.scalars import (
     dot,
     elementwise,
     evaluate,
+    evaluate_arrays,
     is_number,
     mul,
     simplify,
@@ -107,6 +108,25 @@ def test_simplify_keeps_values_of_random_expressions(seed: int) -> None:
         before, after = np.array(evaluate(expressions, at)), np.array(evaluate(simple, at))
         usable = np.isfinite(before) & (np.abs(before) < 1e8)  # cancellation and 0/0 may fold to something finite
         np.testing.assert_allclose(after[usable], before[usable], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 6))
+def test_arrays_are_evaluated_as_numbers_are(seed: int) -> None:
+    expressions, at = random_expressions(seed), points(5, seed)
+    arrays = evaluate_arrays(expressions, {v: np.array([p[v] for p in at]) for v in at[0]})
+    each = np.array([evaluate(expressions, p) for p in at]).T
+    for found, expected in zip(arrays, each, strict=True):
+        np.testing.assert_allclose(np.broadcast_to(found, expected.shape), expected, rtol=1e-12)
+
+
+def test_arrays_keep_the_shape_of_what_an_expression_depends_on() -> None:
+    a, b, c = symbols("a", 3)
+    many, one = np.linspace(0, 1, 5)[None], np.array([[2.0]])
+    outputs = [psb.add(a, b, c), psb.clip(a, constant(0.2), constant(0.7)), psb.sqr(b), ps.erf(a), 3.0, constant(4.0)]
+    outputs.append(psb.switch(psb.and_(psb.gt(a, b), psb.lt(a, c)), a, b))
+    found = evaluate_arrays(outputs, {a: many, b: one, c: one})
+    assert [f.shape for f in found] == [(1, 5), (1, 5), (1, 1), (1, 5), (), (), (1, 5)]
+    assert found[0] == pytest.approx(many + 4) and found[1] == pytest.approx(np.clip(many, 0.2, 0.7)) and found[4] == 3.0
 
 
 def test_random_expressions_are_worth_testing() -> None:
