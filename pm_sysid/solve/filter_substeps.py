@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -73,6 +74,9 @@ LEAST = 4
 #: height nobody would notice, and the gradient is that of the ripples.
 SLOPE_TOLERANCE, SLOPE_STEP = 0.01, 1e-8
 
+#: What is said where a filter has no likelihood for a record that a solution has made.
+LOST = " The filter does not get through where a simulation does; a lower order (solver=EK1(order=1) or 2) often does."
+
 _log = logging.getLogger("pm_sysid")
 
 
@@ -93,7 +97,7 @@ class LogLikelihoodCriterion(Criterion):
     """Log-likelihoods of records at some points: unknowns and measurements (T, n_y) for each, ``where`` in words.
 
     The change is that of all samples, which ``share`` of the points stay below; ``scale`` samples stand for each that is
-    computed.
+    computed. ``solved`` says that each record comes from an accurate solution at its point, through which a filter has to get.
     """
 
     problem: Problem
@@ -106,6 +110,7 @@ class LogLikelihoodCriterion(Criterion):
     who: str = ""
     grids: Sequence[StepGrid] | None = None
     known: int | None = None
+    solved: bool = False
     steps, otherwise, tolerance = "filter steps", MOST, LOGLIK_TOLERANCE
 
     @property
@@ -123,8 +128,11 @@ class LogLikelihoodCriterion(Criterion):
         return np.array([float(function(y, *u, *data)) for y, u in zip(self.y, unknowns, strict=True)])
 
     def change(self, coarse: np.ndarray, fine: np.ndarray) -> float:
-        """Quantile of the absolute differences; a point that cannot be solved either way says nothing."""
-        known = np.isfinite(coarse) | np.isfinite(fine)
+        """Quantile of the absolute differences; a point that cannot be solved either way says nothing, unless it is solved.
+
+        Such a part of the prior would be ruled out by the filter alone.
+        """
+        known = np.isfinite(coarse) | np.isfinite(fine) | self.solved
         if not known.any():
             return np.inf
         with np.errstate(all="ignore"):
@@ -206,7 +214,7 @@ class LogLikelihoodCriterion(Criterion):
         return (
             f"substeps='auto': {self.where} the log-likelihood moves by {in_words(change)} even when {MOST} substeps are "
             f"doubled; using {MOST}. The priors may be far from the record (give initval=... to them), or the system is "
-            f"stiff, chaotic or not smooth.{self.event(MOST // 2)}"
+            f"stiff, chaotic or not smooth.{'' if math.isfinite(change) else LOST}{self.event(MOST // 2)}"
         )
 
     @override
@@ -518,7 +526,7 @@ def filter_substeps(
         return StepChoice(4, "auto", where, np.nan, False)
     at, y = zip(*solved, strict=True)
     share = (1.0 if many else SHARE) if substeps == "auto" else ASKED
-    criterion = LogLikelihoodCriterion(problem, few, at, y, where, share, scale, who)
+    criterion = LogLikelihoodCriterion(problem, few, at, y, where, share, scale, who, solved=True)
     if substeps == "auto":
         chosen, error = searched_substeps(criterion)
         # A diffusion that is constant describes no solution that jumps and decays fast, and where many steps will do at these
@@ -683,7 +691,7 @@ def on_grids(
         return None
     at, y = (list(v) for v in zip(*solved, strict=True))
     who = f"{name}: " if name else ""
-    return LogLikelihoodCriterion(problem.graded(), records, at, y, where, share, 1.0, who, grids)
+    return LogLikelihoodCriterion(problem.graded(), records, at, y, where, share, 1.0, who, grids, solved=True)
 
 
 def adaptive_steps(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> tuple[StepGrid, ...] | None:

@@ -231,3 +231,21 @@ def test_points_that_come_as_near_are_taken_far_apart() -> None:
     assert many and picked[:2] == [0, 1] and set(picked[2:]) == {6, 3} and 7 not in picked
     assert _far_apart(near - 3 * np.arange(8), points(rates), 4) == ([0, 1, 2, 3], False)  # none comes as near as the first
     assert _far_apart(np.full(8, -np.inf), points(rates), 4) == ([], False)
+
+
+def test_a_filter_that_is_lost_where_a_simulation_is_not_is_no_reason_to_look_away() -> None:
+    """A slope of 1e200 at the start: such points said nothing, and that part of the prior was ruled out without a word."""
+    t = 0.1 * np.arange(30)
+    force = np.where(t > 0.5, 1.0, 0.0)
+    system = sid.System(
+        lambda t, x, u, p: u.F - p.a * x.v / (pt.abs(x.v) + 1e-200) ** p.e,
+        states=("v",),
+        inputs=("F",),
+        params=("a", "e"),
+        observe=lambda t, x, dx, u, p: x.v,
+    )
+    record = sid.TimeSeries(t, {"F": force}, 0.1 * t, intersample="zoh")
+    with pm.Model(), pytest.warns(sid.SubstepWarning, match="does not get through where a simulation does; a lower order"):
+        params = {"a": pm.LogNormal("a", -1.0, 0.3), "e": pm.Beta("e", 2.0, 2.0)}
+        op = sid.ODEFilter("y", system, record, params, noise=0.05, x0=0.0).owner.op
+    assert not op.grid.choice.settled and op.grid.choice.error == np.inf
