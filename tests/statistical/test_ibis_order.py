@@ -128,6 +128,26 @@ def test_stored_stages_end_with_what_the_chains_have_found_last() -> None:
     np.testing.assert_array_equal(stages.isel(stage=last).values, idata.posterior["a"].values)
 
 
+def test_a_run_that_is_extended_finds_the_mode_of_all_samples() -> None:
+    model, exact, *_ = levels(4, 8, plain=True)
+    y = model.rvs_to_values[model["y"]].eval()
+    with pm.Model() as shorter:
+        pm.StudentT("y", nu=NU, mu=pm.Normal("a", 0, 3), sigma=SCALE, observed=y[:4])
+    begun = run(shorter, 1, 400)
+    assert np.all(begun.posterior["a"] < 0.5)
+    extended = sid.extend(begun, model=model, random_seed=1, cores=1, progressbar=False)
+    assert np.all(extended.posterior["a"] > 0.5)
+    assert sid.log_evidence(extended).value == pytest.approx(exact, abs=0.1)
+
+
+def test_the_mass_of_a_prior_that_a_potential_cuts_is_kept_with_a_mode_that_was_missed() -> None:
+    model, exact, *_ = levels(4, 8, plain=True)
+    with model:
+        pm.Potential("cut", pm.math.switch(model["a"] > -0.5, 0.0, -np.inf))
+    found = sid.log_evidence(run(model, 1, 400))
+    assert found.value == pytest.approx(exact - norm.logsf(-0.5 / 3), abs=0.1)
+
+
 def test_a_run_that_misses_nothing_is_as_the_chains_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("a"), 1.0, observed=[0.5, -0.5, 1.0])
