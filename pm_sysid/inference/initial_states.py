@@ -82,6 +82,19 @@ def widen_evidence(idata: xr.DataTree, error: float) -> None:
     idata["sample_stats"] = xr.DataTree(statistics)
 
 
+def replace_evidence(idata: xr.DataTree, value: float, error: float) -> None:
+    """Let the log evidence be another estimate than that of the sequential run."""
+    statistics = stages(idata).copy()
+    chains = statistics.sizes["chain"]
+    last = statistics["stage"] == statistics["time_index"].notnull().sum("stage") - 1
+    # The product of all weights is that of the run, and says nothing of another estimate.
+    new = {"log_evidence": value, "log_marginal_likelihood": value, "log_product": np.nan}
+    for name, number in {**new, "log_evidence_se": error * np.sqrt(chains)}.items():
+        statistics[name] = statistics[name].where(~last, number)
+    statistics.attrs.pop("chains_sd", None)
+    idata["sample_stats"] = xr.DataTree(statistics)
+
+
 def doubt_evidence(idata: xr.DataTree, reasons: Sequence[str]) -> None:
     """Let :func:`log_evidence` repeat what speaks against the likelihood that it is of."""
     statistics = stages(idata)

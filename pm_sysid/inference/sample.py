@@ -18,7 +18,7 @@ from pm_sysid.compat import SimulatorRV
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
-from pm_sysid.inference.initial_states import InitialStates, doubt_evidence, widen_evidence
+from pm_sysid.inference.initial_states import InitialStates, doubt_evidence, replace_evidence, widen_evidence
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
@@ -27,6 +27,7 @@ from pm_sysid.likelihood.target import Target
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
+from pm_sysid.sampling.smc.evidence import Estimate
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 
@@ -42,6 +43,8 @@ AGAIN = 2
 FEW_UNKNOWNS = 20
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
+#: Standard errors by which two estimates of the evidence may differ by chance.
+CHANCE = 2.0
 
 type Method = Literal["independent", "nuts", "ibis"]
 
@@ -69,7 +72,7 @@ def sample(
     - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
     - where there are several modes, constraints (potentials) or no single clear maximum, by :func:`sample_ibis`, and likewise
       where the chains of NUTS do not mix. The shares of several modes are checked by weighted draws around each of them; where
-      the sequential draws have others, the weighted ones take their place.
+      the sequential draws have others, the weighted ones take their place, and so does their evidence.
 
     Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
     marginalisation costs. Every choice is logged, and kept in the attributes of the result with a verdict.
@@ -309,12 +312,28 @@ class _Run:
                 self.lost = f"No draw is near modes that hold about {least:.2g} % of the posterior (Laplace's approximation)."
             return idata
         if not self.model.potentials:  # whose prior mass is not one
-            widen_evidence(idata, abs(found.estimate.value - log_evidence(idata).value))
+            self._with_evidence(idata, found.estimate)
         if found.moved(x):
             held = target.coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
             idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
             self.say("the draws are taken around the modes, since those of the sequential run hold other shares of them")
         return idata
+
+    def _with_evidence(self, idata: xr.DataTree, estimate: Estimate) -> None:
+        """Give draws the log evidence of weighted draws around all modes, where it is the better one.
+
+        These draws reach what sequential ones have lost: they say more, or the same with less error. Where they say less, they
+        have left out a part themselves, and the difference is an error.
+        """
+        known, last = log_evidence(idata), final(stages(idata))
+        by_weights = float(np.sqrt(np.mean(last["log_evidence_se"].values ** 2) / last.sizes["chain"]))
+        more, chance = estimate.value - known.value, CHANCE * float(np.hypot(estimate.error, by_weights))
+        if more > chance or (more >= -chance and estimate.error < known.error):
+            replace_evidence(idata, estimate.value, estimate.error)
+            if more > chance:
+                self.say(f"the log evidence is that of draws around the modes; the sequential run had {known.value:.2f}")
+        else:
+            widen_evidence(idata, abs(more))
 
     def _sequential(self) -> xr.DataTree:
         return sequential_draws(

@@ -92,6 +92,10 @@ def sample_ibis(
     shares of a region too unlike for chance) go on together: from particles of all chains, weighted by their evidence, with
     proposals that cover the modes of all.
 
+    After the first samples no particle may be left near the mode that all samples favour. In the end, searches from prior draws
+    therefore look for modes that the particles do not hold, by the likelihood of all samples, for about a tenth of the run's
+    evaluations (attribute ``search_evaluations`` of ``sample_stats``); the chains go on with what they have missed.
+
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`, and the doubt says where they
     were too few; they stay as they are. A mode far from all draws, which too few steps have ruled out, is not seen;
     :func:`sample` looks for such modes. What linearising about an uncertain initial state costs is measured as by

@@ -158,6 +158,16 @@ class Sequential:
         mass = draw_prior_and_mass(self.target.coordinates, self.draws, rng)[1]
         return self.move(self.init(Start(picked, self.target.n_samples, mass=mass), self.target.n_samples), rng)
 
+    def join_parts(self, x: np.ndarray, log_weights: np.ndarray, part: np.ndarray, rng: np.random.Generator) -> SequentialState:
+        """Go on from weighted particles (M, d) of several parts of the posterior, which are numbered, and move them.
+
+        Proposals are fitted to a share of particles of every part: one that holds little is not left to a few.
+        """
+        level = log_weights - scipy.special.logsumexp(log_weights) + np.log(len(x))
+        mass = draw_prior_and_mass(self.target.coordinates, self.draws, rng)[1]
+        state = self.init(Start(x, self.target.n_samples, mass=mass), self.target.n_samples)
+        return self.move(state._replace(log_weights=level, region=part), rng)
+
     def finished(self, state: SequentialState) -> bool:
         """Whether the particles are weighted by the whole record, and their diffusions calibrated by it."""
         return state.n == self.target.n_samples == state.diffusion_samples

@@ -25,6 +25,7 @@ from pm_sysid.progress import drawable
 from pm_sysid.sampling.smc.algorithm import Sequential
 from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
+from pm_sysid.sampling.smc.missed_modes import log_posterior
 from pm_sysid.sampling.smc.moves import Moves, differences
 from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.proposals import Mixture, moments
@@ -244,16 +245,6 @@ def changed(before: np.ndarray, after: np.ndarray) -> float:
     Draws that have walked are not independent of where they were, and differ less by chance than this says.
     """
     return float(scipy.stats.ks_2samp(before, after).pvalue)
-
-
-def log_posterior(target: Any, x: np.ndarray) -> np.ndarray:
-    """Log posterior (N,) of points (N, d), up to the evidence; minus infinity where it cannot be computed."""
-    total = np.asarray(target.log_prior(x), dtype=float)
-    possible = np.isfinite(total)
-    total = np.where(possible, total, -np.inf)
-    if possible.any():
-        total[possible] += target.log_likelihood(x[possible])
-    return np.where(np.isnan(total), -np.inf, total)
 
 
 class Cloud(NamedTuple):

@@ -31,9 +31,10 @@ def systematic(weights: np.ndarray, count: int, rng: np.random.Generator) -> np.
     return index
 
 
-def evenly(weights: np.ndarray) -> np.ndarray:
-    """Indices of as many particles as there are, resampled without chance, for what is read and not gone on from."""
-    arrows = (0.5 + np.arange(len(weights))) / len(weights)
+def evenly(weights: np.ndarray, count: int | None = None) -> np.ndarray:
+    """Indices of as many particles as there are (or as ``count``), resampled without chance."""
+    count = len(weights) if count is None else count
+    arrows = (0.5 + np.arange(count)) / count
     index: np.ndarray = np.minimum(np.searchsorted(np.cumsum(weights), arrows, side="right"), len(weights) - 1)
     return index
 

@@ -27,6 +27,8 @@ from pm_sysid.recurrence.threads import default_threads
 from pm_sysid.sampling.executors import Execution, backend, workers
 from pm_sysid.sampling.smc.algorithm import MOST
 from pm_sysid.sampling.smc.ibis import IBIS, ChainTask, FinishedChain
+from pm_sysid.sampling.smc.missed_modes import lost_again, search
+from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.resampling import evenly, normalised
 from pm_sysid.sampling.smc.stages import disagree, doubts, final, one_after_the_other, regular, stages
 from pm_sysid.sampling.smc.strata import held_alike
@@ -56,7 +58,7 @@ def sequential_draws(
     executor = _executor(execution, cores)
     cores = (os.cpu_count() or 1) if cores is None else count(cores, "cores", most=10**4)
     chains = max(2, cores) if chains is None else count(chains, "chains", most=10**4)
-    if threads is not None:
+    if given := threads is not None:
         threads = count(threads, "threads")
     elif executor is None or isinstance(executor, ProcessPoolExecutor):  # on this machine
         threads = max(1, default_threads() // min(cores if executor is None else workers(executor), chains))
@@ -96,10 +98,15 @@ def sequential_draws(
     before = _evidences(statistics)
     acceptance = np.clip(final(statistics)["accept_rate"].values, 0.05, 1.0)
     if apart > MIXED or disagree(*before) or held_alike(x, acceptance, _generator(x)) < UNLIKE:
-        statistics = _rejoined(idata, statistics, kernels[0], x)
+        statistics, x = _from_all(idata, statistics, kernels[0], x)
         if disagree(*before):
             # What they find together agrees with itself. Where one has lost its way, the others may have done so too.
             statistics.attrs["chains_sd"] = float(np.std(before[0], ddof=1))
+    if not given:
+        kernels[0].sequential.target.threads = default_threads()  # the chains are done
+    statistics, missed = _with_missed_modes(idata, statistics, kernels[0], x)
+    if missed:
+        reasons.append(missed)
     if reasons:
         statistics.attrs["doubt"] = " ".join(reasons)
         _log.warning("IBIS: %s", statistics.attrs["doubt"])
@@ -220,21 +227,64 @@ def _generator(x: np.ndarray) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(list(x.tobytes()[:4096])))
 
 
-def _rejoined(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.ndarray) -> xr.Dataset:
-    """Chains that found different parts of the posterior go on from the particles of all, weighted by their evidence."""
+def _pooled(statistics: xr.Dataset, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Particles (chain, draw, d) of all chains in one row, and their log weights by the chains' evidences."""
+    last = final(statistics)
+    each = last["log_evidence"].values + last["log_prior_mass"].values - np.log(x.shape[0] * x.shape[1])
+    return x.reshape(-1, x.shape[2]), np.repeat(each, x.shape[1])
+
+
+def _rejoined(
+    idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.ndarray, rejoin: Callable[..., SequentialState]
+) -> tuple[xr.Dataset, np.ndarray]:
+    """Chains that go on from particles (M, d) of different parts of the posterior: statistics and particles.
+
+    ``rejoin(rng)`` is the state of each chain then.
+    """
     coordinates, posterior = kernel.sequential.target.coordinates, group(idata, "posterior")
-    (chains, draws), x = x.shape[:2], x.reshape(-1, x.shape[2])
-    log_weights = np.repeat(_evidences(statistics)[0], draws)
     rows, moved = [], []
-    for rng in _generator(x).spawn(chains):
-        kernel.state = kernel.sequential.rejoin(x, log_weights, rng)
+    for rng in _generator(x).spawn(posterior.sizes["chain"]):
+        kernel.state = rejoin(rng=rng)
         rows.append({**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan})
         moved.append(kernel.state.particles.x)
     idata["posterior"] = xr.DataTree(coordinates.dataset(np.stack(moved), ["chain", "draw"]).assign_attrs(posterior.attrs))
     new = regular({name: [[row[name]] for row in rows] for name in rows[0]}, statistics.attrs)
     if "particles" in statistics:
         new["particles"] = (("chain", "stage", *statistics["particles"].dims[2:]), np.stack(moved)[:, None])
-    return one_after_the_other(statistics, new).assign_attrs(statistics.attrs)
+    return one_after_the_other(statistics, new).assign_attrs(statistics.attrs), np.stack(moved)
+
+
+def _from_all(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.ndarray) -> tuple[xr.Dataset, np.ndarray]:
+    """Chains that go on from the particles (chain, draw, d) of all, weighted by their evidence."""
+    rows, log_weights = _pooled(statistics, x)
+    return _rejoined(idata, statistics, kernel, rows, partial(kernel.sequential.rejoin, rows, log_weights))
+
+
+def _with_missed_modes(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.ndarray) -> tuple[xr.Dataset, str]:
+    """Statistics of chains that go on with the modes they have missed, if there are some, and what speaks against them then."""
+    target, pool = kernel.sequential.target, _pooled(statistics, x)
+    evaluations = int(np.nanmax(statistics["evaluations"].values, axis=1).sum())
+    found = search(target, *_finite(*pool), evaluations, _generator(x))
+    if found is None:
+        return statistics, ""
+    statistics.attrs["search_evaluations"] = found.evaluations
+    if not found.missed:
+        return statistics, ""
+    _log.info(
+        f"IBIS: a search by all samples has found modes that hold {found.share:.2g} of the posterior, and that the particles "
+        "have missed; the chains go on with them."
+    )
+    join = partial(kernel.sequential.join_parts, found.x, found.log_weights, found.part)
+    statistics, x = _rejoined(idata, statistics, kernel, found.x, join)
+    if np.any(final(statistics)["walks"].values > 0):  # of a mode that is no ellipsoid, the particles have seen the rest by now
+        statistics, x = _from_all(idata, statistics, kernel, x)
+    return statistics, lost_again(found.missed, *_pooled(statistics, x))
+
+
+def _finite(x: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Particles that are not at a bound of an unknown, where rounding has taken them, and their weights."""
+    fine = np.isfinite(x).all(axis=1)
+    return x[fine], log_weights[fine]
 
 
 def _remembered(folder: Path, random_seed: Any) -> Any:
