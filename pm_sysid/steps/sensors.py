@@ -8,7 +8,7 @@ taken for Gaussian again is the approximation (moment matching: the Gaussian tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,9 +23,13 @@ from pm_sysid.symbolic.scalars import Scalar, add, as_variable, constant, div, d
 type Limits = tuple[float | None, float | None]
 
 #: Normal distributions of different scales in place of a t distribution, and their distance: steps of the logarithm of the
-#: precision, in units of its standard deviation, from ``HIGHEST`` such units above the middle on down. Up to a hundred scales
-#: from the middle the log-density is right to 0.005 for 2 to 4 degrees of freedom, and to 0.02 for 8.
+#: precision, in units of its standard deviation, from ``HIGHEST`` such units above the middle on down.
 NODES, STEP, HIGHEST = 16, 1.3, 3.0
+#: Further ones for values that are far out, and how many of them have more precision than such a value is likely to have. The
+#: log-density is right to 0.01 however far out a value is, where the output is known as well as the noise allows.
+FARTHER, ABOVE = 7, 2.0
+#: Squared scales from the middle beyond which precisions are not followed, so that all numbers are finite.
+FARTHEST = 1e200
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,13 +198,11 @@ def student_t(nu: Scalar) -> tuple[list[Scalar], list[Scalar]]:
     Its precision has a Gamma distribution of mean one. The integral over the logarithm of the precision is by the trapezoidal
     rule, which converges exponentially for such an integrand.
     """
-    half = div(nu, 2.0)
-    wide = sqrt(div(1.0, half))
+    wide = sqrt(div(2.0, nu))
     top = psb.log1p(as_variable(add(mul(HIGHEST, wide), mul(0.5 * HIGHEST**2, wide, wide))))
-    step = mul(STEP, sqrt(div(2.0, add(nu, 1.0))))
-    logs = [sub(top, mul(float(k), step)) for k in range(NODES)]
+    logs = [sub(top, mul(float(k), _step(nu))) for k in range(NODES)]
     factors = [psb.exp(as_variable(mul(-1.0, x))) for x in logs]
-    weights = [mul(half, sub(x, div(1.0, f))) for x, f in zip(logs, factors, strict=True)]
+    weights = [_unscaled(nu, x, f) for x, f in zip(logs, factors, strict=True)]
     largest = as_variable(weights[0])
     for w in weights[1:]:
         largest = psb.maximum(largest, as_variable(w))
@@ -208,28 +210,62 @@ def student_t(nu: Scalar) -> tuple[list[Scalar], list[Scalar]]:
     return [sub(w, add(largest, total)) for w in weights], factors
 
 
+def farther(nu: Scalar, square: Scalar, log_weight: Scalar, factor: Scalar) -> tuple[list[Scalar], list[Scalar]]:
+    """More of what :func:`student_t` returns, for a value with the ``square`` of its distance from the middle, in scales.
+
+    The last normal distribution is given. The precision that is likely given the value, ``(nu + 1) / (nu + square)``, may lie
+    far beyond it, where only distributions around that one count.
+    """
+    last, apart = mul(-1.0, psb.log(as_variable(factor))), _step(nu)
+    square = psb.minimum(as_variable(square), constant(FARTHEST))
+    likely = psb.log(as_variable(div(add(nu, 1.0), add(nu, square))))
+    first = psb.minimum(as_variable(sub(last, apart)), as_variable(add(likely, mul(ABOVE, apart))))
+    logs = [sub(first, mul(float(k), apart)) for k in range(FARTHER)]
+    factors = [psb.exp(as_variable(mul(-1.0, x))) for x in logs]
+    scaled = sub(log_weight, _unscaled(nu, last, factor))
+    return [add(scaled, _unscaled(nu, x, f)) for x, f in zip(logs, factors, strict=True)], factors
+
+
+def _step(nu: Scalar) -> Scalar:
+    """Distance of the logarithms of two precisions."""
+    return mul(STEP, sqrt(div(2.0, add(nu, 1.0))))
+
+
+def _unscaled(nu: Scalar, log_precision: Scalar, factor: Scalar) -> Scalar:
+    """Logarithm of the density of a logarithm of the precision, up to a constant."""
+    return mul(div(nu, 2.0), sub(log_precision, div(1.0, factor)))
+
+
 class Seen:
     """A sensor that is not plain, at one sample: expected output, its variance ``spread``, and the variance of the noise."""
 
     def __init__(self, sensor: Sensor, mean: Scalar, spread: Scalar, noise: Scalar, entries: Sequence[Scalar]) -> None:
         self.sensor, self.mean, self.spread, self.noise = sensor, mean, spread, noise
-        #: Log-weights and noise variances of the normal distributions of a t distribution.
+        #: Degrees of freedom, and log-weights and noise variances of the normal distributions of a t distribution.
+        self.nu: Scalar = entries[0] if sensor.heavy else math.inf
         self.log_weights, self.noises = [0.0], [noise]  # type: list[Scalar], list[Scalar]
         if sensor.heavy:
-            self.log_weights, factors = student_t(entries[0])
-            self.noises = [mul(noise, f) for f in factors]
+            self.log_weights, self.factors = student_t(self.nu)
+            self.noises = [mul(noise, f) for f in self.factors]
 
     def reading(self, y: Scalar) -> Reading:
         """What the value ``y`` says."""
-        found = self._one([gaussian(sub(y, self.mean), self.spread, noise) for noise in self.noises])
+        gap = sub(y, self.mean)
+        found = self._one(gap, lambda noise: gaussian(gap, self.spread, noise))
         if self.sensor.limits == (None, None):
             return found
         at, sign, limit = self.censored(y), *self._side(y)
-        gap = sub(limit, self.mean)
-        return chosen(at, self._one([beyond(gap, sign, self.spread, noise) for noise in self.noises]), found)
+        to_limit = sub(limit, self.mean)
+        return chosen(at, self._one(to_limit, lambda noise: beyond(to_limit, sign, self.spread, noise)), found)
 
-    def _one(self, parts: list[Reading]) -> Reading:
-        return parts[0] if len(parts) == 1 else mixture(self.log_weights, parts, self.spread)
+    def _one(self, gap: Scalar, part: Callable[[Scalar], Reading]) -> Reading:
+        """What a value ``gap`` from the mean says, by what it says for each variance of the noise."""
+        if not self.sensor.heavy:
+            return part(self.noise)
+        square = div(mul(gap, gap), self.noise)
+        log_weights, factors = farther(self.nu, square, self.log_weights[-1], self.factors[-1])
+        noises = [*self.noises, *(mul(self.noise, f) for f in factors)]
+        return mixture([*self.log_weights, *log_weights], [part(noise) for noise in noises], self.spread)
 
     def _side(self, y: Scalar) -> tuple[Scalar, Scalar]:
         """The limit that a censored value is at: 1 and the upper, or -1 and the lower."""
@@ -268,8 +304,11 @@ class Seen:
     def log_tail(self, y: Scalar) -> Scalar:
         """Log-probability of a value that is farther from the mean on the side of ``y``."""
         gap = mul(-1.0, psb.abs(as_variable(sub(y, self.mean))))
-        parts = [Reading(normal_tail(div(gap, sqrt(add(self.spread, n)))).log, 0.0, 0.0, 0.0) for n in self.noises]
-        return self._one(parts).log
+
+        def tail(noise: Scalar) -> Reading:
+            return Reading(normal_tail(div(gap, sqrt(add(self.spread, noise)))).log, 0.0, 0.0, 0.0)
+
+        return self._one(gap, tail).log
 
 
 def decorrelating(covariance: Sequence[Scalar], n: int, missing: Sequence[Variable] | None) -> list[list[Scalar]]:

@@ -13,7 +13,7 @@ import mpmath
 import numpy as np
 
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.steps.sensors import student_t
+from pm_sysid.steps.sensors import farther, student_t
 from pm_sysid.symbolic.scalars import evaluate
 from support.dense import DIGITS, Equations, Exact, Linear, Setting, doubles, exact, limits, run, zeros
 
@@ -151,9 +151,11 @@ def censored(y: float, lower: float, upper: float, noise: Any) -> Density:
 
 def heavy(y: float, noise: Any, nu: float) -> Density:
     """A value whose noise is the mixture that stands for a t distribution."""
-    weights, factors = (exact(evaluate(v, {})) for v in student_t(nu))
+    scales = student_t(nu)
 
     def density(m: Any, spread: Any) -> Any:
+        more = farther(nu, float((y - m) ** 2 / noise**2), scales[0][-1], scales[1][-1])
+        weights, factors = (exact(evaluate([*a, *b], {})) for a, b in zip(scales, more, strict=True))
         parts = [mpmath.exp(w + log_normal(y - m, spread + noise**2 * f)) for w, f in zip(weights, factors, strict=True)]
         return mpmath.log(sum(parts))
 

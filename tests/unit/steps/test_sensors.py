@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy
 
-from pm_sysid.steps.sensors import Seen, Sensor, Sensors, student_t
+from pm_sysid.steps.sensors import Seen, Sensor, Sensors, farther, student_t
 from pm_sysid.symbolic.scalars import evaluate, symbol
 
 MEAN, SPREAD, NOISE, NU = 0.3, 0.8, 0.25, 4.0
@@ -20,7 +20,9 @@ def normal(z: np.ndarray, y: float) -> np.ndarray:
 
 def heavy(z: np.ndarray, y: float) -> np.ndarray:
     """The mixture that stands for the t distribution."""
-    weights, factors = (np.array(evaluate(v, {})) for v in student_t(NU))
+    scales = student_t(NU)
+    more = farther(NU, (y - MEAN) ** 2 / NOISE, scales[0][-1], scales[1][-1])
+    weights, factors = (np.array(evaluate([*a, *b], {})) for a, b in zip(scales, more, strict=True))
     return np.sum(np.exp(weights) * scipy.stats.norm.pdf(y, z[:, None], np.sqrt(NOISE * factors)), axis=1)
 
 
@@ -41,7 +43,25 @@ CASES: list[tuple[Sensor, float, float, Callable]] = [
     (Sensor(heavy=True), 0.7, 0.7, heavy),
     (Sensor(heavy=True), 4.0, 4.0, heavy),
     (Sensor(heavy=True), -30.0, -30.0, heavy),
+    (Sensor(heavy=True), 3e4, 3e4, heavy),
 ]
+
+
+@pytest.mark.parametrize("nu", [1.0, 1.5, 2.0, 4.0, 10.0, 49.9])
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_tails_are_those_of_a_t_distribution_however_far_out(nu: float, spread: float) -> None:
+    """Beyond the last of the fixed scales they were Gaussian: sensors that drop out to zero made the scale twice too large."""
+    grid = np.linspace(-12, 12, 4001)
+    for z in (0.0, 1.0, 7.0, 40.0, 300.0, 3e3, 1e6, 1e12):
+        seen = Seen(Sensor(heavy=True), 0.0, spread, 1.0, [nu])
+        log, pull, _, rest = evaluate(list(seen.reading(z)), {})
+        weights = scipy.special.logsumexp(scipy.stats.norm.logpdf(grid))
+        inside = scipy.stats.norm.logpdf(grid) - weights + scipy.stats.t.logpdf(z - np.sqrt(spread) * grid, nu)
+        assert log == pytest.approx(scipy.special.logsumexp(inside), abs=0.012)
+        share = np.exp(inside - scipy.special.logsumexp(inside))
+        mean = np.sqrt(spread) * share @ grid
+        assert spread * pull == pytest.approx(mean, rel=0.03, abs=1e-3)
+        assert spread * rest == pytest.approx(spread * share @ grid**2 - mean**2, rel=0.03)
 
 
 @pytest.mark.parametrize(("sensor", "y", "at", "density"), CASES)
