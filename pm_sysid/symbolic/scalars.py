@@ -141,17 +141,39 @@ root = Root(psb.upgrade_to_float, name="sqrt")
 
 
 def is_steep(expression: Scalar) -> bool:
-    """Whether an expression has roots or powers with slopes that grow without limit where the argument goes to zero."""
+    """Whether an expression has roots or powers with slopes that grow without limit where the argument goes to zero.
+
+    Arguments that are positive by their form (``0.1 + x**2``) do not.
+    """
     if not isinstance(expression, Variable):
         return False
-    for node in io_toposort([], [expression]):
-        if isinstance(node.op, Root):
+    least: dict[Variable, float] = {}  # of each variable the sign that it has at least
+    for one in io_toposort([], [expression]):
+        signs = [float(np.sign(v.data)) if isinstance(v, Constant) else least.get(v, -1.0) for v in one.inputs]
+        exponent = one.inputs[1] if isinstance(one.op, psb.Pow) else None
+        whole = isinstance(exponent, Constant) and exponent.data == round(float(exponent.data))
+        if isinstance(one.op, (Root, psb.Pow)) and not whole and signs[0] <= 0:
             return True
-        if isinstance(node.op, psb.Pow):
-            exponent = node.inputs[1]
-            if not isinstance(exponent, Constant) or exponent.data != round(float(exponent.data)):
-                return True
+        least[one.outputs[0]] = _least_sign(one.op, signs)
     return False
+
+
+def _least_sign(op: Any, signs: Sequence[float]) -> float:
+    """Least sign of an operation's result, given those of its arguments; -1 where nothing is known."""
+    match op:
+        case psb.Exp():
+            return 1.0
+        case psb.Sqr() | psb.Abs():
+            return max(signs[0], 0.0)
+        case psb.Add() if min(signs) >= 0:
+            return max(signs)
+        case psb.Mul() | psb.TrueDiv() | psb.Sqrt() if min(signs) >= 0:
+            return min(signs)
+        case psb.Maximum():
+            return max(signs)
+        case psb.Pow() if signs[0] > 0:
+            return 1.0
+    return -1.0
 
 
 def switch(condition: Variable, yes: Scalar, no: Scalar) -> Variable:

@@ -88,10 +88,14 @@ def test_a_root_has_slopes_at_zero_and_where_a_maximum_ends() -> None:
         assert evaluate(simplify([slope, bend]), {a: 4.0}) == pytest.approx([0.25, -1 / 32])
 
 
-def test_roots_and_powers_are_steep_unless_the_exponent_is_a_whole_number() -> None:
-    steep = [root(a), psb.pow(a, b), psb.pow(a, constant(1.5)), psb.exp(-psb.pow(a, constant(0.7)))]
+def test_roots_and_powers_are_steep_unless_the_exponent_is_a_whole_number_or_the_argument_positive() -> None:
+    positive = 0.3 + psb.sqr(a)
+    steep = [root(a), psb.pow(a, b), psb.pow(a, constant(1.5)), psb.exp(-psb.pow(a, constant(0.7))), root(a + positive)]
+    steep += [root(psb.sqr(a) + psb.abs(b)), root(psb.sqr(a) * positive), root(positive - psb.sqr(a)), psb.pow(-positive, b)]
     assert all(map(is_steep, steep))
-    assert not any(map(is_steep, [a * b, psb.pow(a, constant(12.0)), psb.exp(a), 1.0]))
+    flat = [a * b, psb.pow(a, constant(12.0)), psb.exp(a), 1.0, root(positive), psb.pow(psb.exp(a) * positive, b)]
+    flat += [root(psb.maximum(a, constant(0.1))), root(root(positive) + psb.abs(a)), root(positive / psb.exp(b))]
+    assert not any(map(is_steep, flat))
 
 
 def test_log_gamma_has_the_digamma_function_as_its_slope() -> None:
