@@ -45,8 +45,9 @@ class StudentT:
     Notes
     -----
     A t distribution is a normal one whose precision has a Gamma distribution. The filter integrates over the precision of each
-    sample by quadrature (16 normal distributions), and keeps the mean and the covariance of the states, which are exact at that
-    sample; that later samples see a Gaussian is the approximation. The smoothed states treat every sample so, too.
+    sample by quadrature (23 normal distributions, seven of them where the precision of that sample is likely to be), and keeps
+    the mean and the covariance of the states, which are exact at that sample; that later samples see a Gaussian is the
+    approximation. The smoothed states treat every sample so, too.
 
     Source: Lange, Little and Taylor (1989), Robust statistical modeling using the t distribution; assumed density filtering as
     in Sarkka (2013), Bayesian filtering and smoothing, Section 6.
