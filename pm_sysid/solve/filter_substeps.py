@@ -75,7 +75,7 @@ LEAST = 4
 SLOPE_TOLERANCE, SLOPE_STEP = 0.01, 1e-8
 
 #: What is said where a filter has no likelihood for a record that a solution has made.
-LOST = " The filter does not get through where a simulation does; a lower order (solver=EK1(order=1) or 2) often does."
+LOST = " The filter does not get through where a simulation does; order one may (solver=EK1(order=1))."
 
 _log = logging.getLogger("pm_sysid")
 

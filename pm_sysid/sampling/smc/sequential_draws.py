@@ -266,6 +266,7 @@ def _with_missed_modes(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS,
     evaluations = int(np.nanmax(statistics["evaluations"].values, axis=1).sum())
     found = search(target, *_finite(*pool), evaluations, _generator(x))
     if found is None:
+        _log.info("IBIS: the prior cannot be drawn from, so that no search looks for modes that the particles have missed.")
         return statistics, ""
     statistics.attrs["search_evaluations"] = found.evaluations
     if not found.missed:

@@ -73,8 +73,6 @@ def test_a_power_has_slopes_at_zero_in_every_order(exponent: float, given: bool)
         by_base, by_exponent = vjp([as_variable(power)], [a, b], [constant(1.0)])
         slopes.append(evaluate(simplify([by_base, by_exponent]), at))
         power = by_base
-        if isinstance(power, float):
-            break
         right = {1.0: (1.0, 0.0, 0.0), 2.0: (0.0, 2.0, 0.0), 3.0: (0.0, 0.0, 6.0)}.get(exponent, (0.0, 0.0, 0.0))[order - 1]
         assert slopes[-1][0] == right and np.isfinite(slopes[-1][1])
 
