@@ -27,7 +27,7 @@ import pm_sysid as sid
 from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.solve.filter_graph import Unknowns
-from pm_sysid.solve.filter_substeps import LogLikelihoodCriterion, noise_level, synthetic_outputs
+from pm_sysid.solve.filter_substeps import LogLikelihoodCriterion, drawn_records, noise_level
 from pm_sysid.solve.substeps import MOST, evaluate_at_initial_point
 
 #: Steps a sample that stand for an exact solution, and how many draws are compared.
@@ -102,7 +102,7 @@ def at_first(model: pm.Model) -> int:
     at = Unknowns(*evaluate_at_initial_point(list(view.unknowns), model))
     records = view.records()
     at = at._replace(noise=np.minimum(at.noise, noise_level(records)))
-    y = synthetic_outputs(view.problem, records, [at])
+    y = drawn_records(view.problem, records, [at]).y
     criterion = LogLikelihoodCriterion(view.problem, records, [at], y, "", 1.0)
     n = 1
     while n <= MOST and not criterion.change(criterion.value(n), criterion.value(2 * n)) < criterion.tolerance:

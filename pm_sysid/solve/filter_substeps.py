@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import cycle
 from typing import Any, NamedTuple, override
 
 import numpy as np
@@ -74,6 +75,10 @@ LEAST = 4
 #: height nobody would notice, and the gradient is that of the ripples.
 SLOPE_TOLERANCE, SLOPE_STEP = 0.01, 1e-8
 
+#: Posterior standard deviations between a point and the solution that its displaced test record comes from, and the share of
+#: the way to another point that tells in which direction.
+BESIDE, SMALL_WAY = 2.0, 1e-4
+
 #: What is said where a filter has no likelihood for a record that a solution has made.
 LOST = " The filter does not get through where a simulation does; order one may (solver=EK1(order=1))."
 
@@ -98,6 +103,8 @@ class LogLikelihoodCriterion(Criterion):
 
     The change is that of all samples, which ``share`` of the points stay below; ``scale`` samples stand for each that is
     computed. ``solved`` says that each record comes from an accurate solution at its point, through which a filter has to get.
+    ``beside`` are measurements from beside the points, for which each counts as well: where a record comes from the very point,
+    a predictive variance that is too large by a share e costs e^2 / 4 a sample and goes unseen, and the posterior is too wide.
     """
 
     problem: Problem
@@ -111,6 +118,7 @@ class LogLikelihoodCriterion(Criterion):
     grids: Sequence[StepGrid] | None = None
     known: int | None = None
     solved: bool = False
+    beside: Sequence[np.ndarray] = ()
     steps, otherwise, tolerance = "filter steps", MOST, LOGLIK_TOLERANCE
 
     @property
@@ -119,13 +127,13 @@ class LogLikelihoodCriterion(Criterion):
         return "a sample" if self.grids is None else FOR_EACH
 
     def value(self, substeps: int) -> np.ndarray:
-        """Log-likelihoods of the points."""
+        """Log-likelihoods of the points, then those of the measurements from beside them."""
         function, data = (
             loglik_function(self.problem, self.at[0].own),
             self.problem.data(self.records, cut(self.grids, substeps)),
         )
-        unknowns = ([np.asarray(v, float) for v in at] for at in self.at)
-        return np.array([float(function(y, *u, *data)) for y, u in zip(self.y, unknowns, strict=True)])
+        unknowns = [[np.asarray(v, float) for v in at] for at in self.at]
+        return np.array([float(function(y, *u, *data)) for y, u in zip([*self.y, *self.beside], cycle(unknowns))])
 
     def change(self, coarse: np.ndarray, fine: np.ndarray) -> float:
         """Quantile of the absolute differences; a point that cannot be solved either way says nothing, unless it is solved.
@@ -136,8 +144,10 @@ class LogLikelihoodCriterion(Criterion):
         if not known.any():
             return np.inf
         with np.errstate(all="ignore"):
-            change = np.nan_to_num(np.abs(fine - coarse)[known], nan=np.inf, posinf=np.inf)
-        return self.scale * float(np.quantile(change, self.share, method="higher"))
+            change = np.nan_to_num(np.where(known, np.abs(fine - coarse), 0.0), nan=np.inf, posinf=np.inf)
+        told = known.reshape(-1, len(self.at)).any(axis=0)
+        worst = change.reshape(-1, len(self.at)).max(axis=0)[told]
+        return self.scale * float(np.quantile(worst, self.share, method="higher"))
 
     @override
     def unseen(self, finest: int) -> float:
@@ -227,37 +237,119 @@ def parameter_sets(at: Sequence[Unknowns], record: int) -> np.ndarray:
     return np.array([u.params_of(record) for u in at], dtype=float).reshape(len(at), -1)
 
 
-def synthetic_outputs(
+class DrawnRecords(NamedTuple):
+    """Records with known parameters: points, and the measurements (T, n_y) for each.
+
+    Attributes
+    ----------
+    at : list of Unknowns
+        Points that have a solution.
+    y : list of ndarray
+        Accurate solutions there, and drawn noise.
+    beside : list of ndarray
+        The same with the solutions displaced.
+    """
+
+    at: list[Unknowns]
+    y: list[np.ndarray]
+    beside: list[np.ndarray]
+
+
+def drawn_records(
     problem: Problem,
     records: Sequence[TimeSeries],
     at: Sequence[Unknowns],
     grids: Sequence[StepGrid] | None = None,
     seed: int = 0,
     run_steps: int = 2 * MOST,
-) -> list[np.ndarray]:
-    """Records with known parameters: accurate deterministic solutions and drawn noise, each of shape (T, n_y).
+    apart: float = BESIDE,
+) -> DrawnRecords:
+    """Draw records at points, with the inputs, times and gaps of ``records``.
 
-    The solutions are by ``run_steps`` Runge-Kutta steps a sample, or on given grids by implicit ones; processes are drawn.
+    The solutions are by ``run_steps`` Runge-Kutta steps a sample, or on given grids by implicit ones; processes are drawn. They
+    are displaced by ``apart`` standard deviations that the noise leaves of the parameters; not where there are processes, which
+    make predictions uncertain already.
     """
-    method: Method = "rk4" if grids is None else "implicit"
-    n_y, rng = len(problem.system.g), np.random.default_rng(seed)
-    parts = []
+    rng = np.random.default_rng(seed)
+    outputs, displaced = _solutions(problem, records, at, grids, run_steps, rng)
+    parts: list[list[np.ndarray]] = [[], []]
+    scale = _deviations(displaced, records, at, apart)
     for r, record in enumerate(records):
-        theta = parameter_sets(at, r)
-        start = np.array([u.x0[r] for u in at], dtype=float)
-        if problem.system.driving:
-            outputs = driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y]
-        else:
-            if grids is None:
-                outputs = dense_run(problem.system, record, theta, start, run_steps)[:, :, :n_y]
-            else:
-                inputs = method_inputs(record, grids[r].refined(FINE), method)
-                outputs = run_batch(problem.system, theta, start, inputs, method=method)[:, :, :n_y]
-        noisy = outputs + np.array([u.noise_of(r)[:n_y] for u in at])[:, None] * rng.standard_normal(outputs.shape[1:])
+        n_y, length = outputs[r].shape[2], len(record)
+        noise = np.array([u.noise_of(r)[:n_y] for u in at])[:, None] * rng.standard_normal((length, n_y))
         if problem.system.latents:
-            noisy = noisy + coloured_noise(problem.system, record, theta, rng)
-        parts.append(np.where(np.isnan(record.output_matrix), np.nan, problem.form.sensors.clipped(noisy)))
-    return list(np.concatenate(parts, axis=1))
+            noise = noise + coloured_noise(problem.system, record, parameter_sets(at, r), rng)
+        with np.errstate(all="ignore"):
+            moved = np.where(scale[:, None, None] > 0, scale[:, None, None] * displaced[r], 0.0)
+        for part, solution in zip(parts, (outputs[r], outputs[r] + moved), strict=True):
+            part.append(np.where(np.isnan(record.output_matrix), np.nan, problem.form.sensors.clipped(solution + noise)))
+    missing = np.isnan(np.concatenate([r.output_matrix for r in records]))
+    drawn = zip(at, *(np.concatenate(part, axis=1) for part in parts), strict=True)
+    solved = [(u, y, beside) for u, y, beside in drawn if np.all(np.isfinite(y) | missing)]
+    return DrawnRecords(*map(list, zip(*solved, strict=True))) if solved else DrawnRecords([], [], [])
+
+
+def _solutions(
+    problem: Problem,
+    records: Sequence[TimeSeries],
+    at: Sequence[Unknowns],
+    grids: Sequence[StepGrid] | None,
+    run_steps: int,
+    rng: np.random.Generator,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Accurate outputs (N, T, n_y) of each record at points, and by how much they differ a small way towards another point."""
+    n_y, towards = len(problem.system.g), _towards(at)
+    outputs, displaced = [], []
+    for r, record in enumerate(records):
+        theta, start = parameter_sets(at, r), np.array([u.x0[r] for u in at], dtype=float)
+        if problem.system.driving:
+            outputs.append(driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y])
+            displaced.append(np.zeros_like(outputs[r]))
+            continue
+        thetas = np.concatenate([theta, parameter_sets(towards, r)])
+        starts = np.concatenate([start, np.array([u.x0[r] for u in towards], dtype=float)])
+        if grids is None:
+            runs = dense_run(problem.system, record, thetas, starts, run_steps)[:, :, :n_y]
+        else:
+            inputs = method_inputs(record, grids[r].refined(FINE), "implicit")
+            runs = run_batch(problem.system, thetas, starts, inputs, method="implicit")[:, :, :n_y]
+        outputs.append(runs[: len(at)])
+        with np.errstate(all="ignore"):
+            displaced.append(runs[len(at) :] - runs[: len(at)])
+    return outputs, displaced
+
+
+def _towards(at: Sequence[Unknowns]) -> list[Unknowns]:
+    """Points a small way from each of some points towards the next; a single point has its parameters moved by small shares."""
+    following = [at[(i + 1) % len(at)] for i in range(len(at))]
+    if len(at) == 1:
+        params = np.asarray(at[0].params, float)
+        following = [at[0]._replace(params=params * (1 + np.random.default_rng(0).choice([-1.0, 1.0], size=params.shape)))]
+
+    def between(one: Any, other: Any) -> np.ndarray:
+        return np.asarray(one, float) + SMALL_WAY * (np.asarray(other, float) - np.asarray(one, float))
+
+    return [
+        one._replace(params=between(one.params, other.params), x0=between(one.x0, other.x0))
+        for one, other in zip(at, following, strict=True)
+    ]
+
+
+def _deviations(
+    displaced: Sequence[np.ndarray], records: Sequence[TimeSeries], at: Sequence[Unknowns], apart: float
+) -> np.ndarray:
+    """What differences (N, T, n_y) of solutions are multiplied by so that ``apart`` posterior deviations lie between them.
+
+    Zero where a solution is lost, or does not depend on what differs.
+    """
+    squares = np.zeros(len(at))
+    for r, (part, record) in enumerate(zip(displaced, records, strict=True)):
+        noise = np.array([u.noise_of(r)[: part.shape[2]] for u in at], dtype=float)[:, None]
+        with np.errstate(all="ignore"):
+            squares += np.sum(np.where(np.isnan(record.output_matrix), 0.0, (part / noise) ** 2), axis=(1, 2))
+    with np.errstate(all="ignore"):
+        scale = apart / np.sqrt(squares)
+    return np.where(np.isfinite(scale), scale, 0.0)
 
 
 def noise_level(records: Sequence[TimeSeries]) -> np.ndarray:
@@ -509,11 +601,9 @@ def filter_substeps(
     at, where, many = nearest_unknowns(problem, records, unknowns, model, name=name, draws=draws)
     few = shortened(records, MOST_SAMPLES)
     scale = sum(len(r) for r in records) / sum(len(r) for r in few)
-    missing = np.isnan(np.concatenate([r.output_matrix for r in few]))
-    outputs = synthetic_outputs(problem, few, at)
-    solved = [(u, y) for u, y in zip(at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
+    drawn = drawn_records(problem, few, at, apart=BESIDE / math.sqrt(scale))
     who = f"{name}: " if name else ""
-    if not solved:
+    if not drawn.at:
         if substeps != "auto":
             return StepChoice(substeps, substeps, where, np.nan, False)
         if found := follow():
@@ -524,9 +614,10 @@ def filter_substeps(
             f"{problem.why_not_follow}"
         )
         return StepChoice(4, "auto", where, np.nan, False)
-    at, y = zip(*solved, strict=True)
     share = (1.0 if many else SHARE) if substeps == "auto" else ASKED
-    criterion = LogLikelihoodCriterion(problem, few, at, y, where, share, scale, who, solved=True)
+    criterion = LogLikelihoodCriterion(
+        problem, few, drawn.at, drawn.y, where, share, scale, who, solved=True, beside=drawn.beside
+    )
     if substeps == "auto":
         chosen, error = searched_substeps(criterion)
         # A diffusion that is constant describes no solution that jumps and decays fast, and where many steps will do at these
@@ -560,18 +651,15 @@ def _on_whole_records(
 
     What a record meets late (a contact, a burst) is in no extrapolation from its beginning.
     """
-    missing = np.isnan(np.concatenate([r.output_matrix for r in records]))
-    outputs = synthetic_outputs(criterion.problem, records, criterion.at, run_steps=min(2 * MOST, RUN_STEPS * substeps))
-    solved = [(u, y) for u, y in zip(criterion.at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
-    if not solved:
+    drawn = drawn_records(criterion.problem, records, criterion.at, run_steps=min(2 * MOST, RUN_STEPS * substeps))
+    if not drawn.at:
         warn(
             f"{criterion.who}{counted(substeps, criterion.steps)} a sample will do for the first "
             f"{sum(len(r) for r in criterion.records)} samples, but {criterion.where} no solution goes on to the end of the "
             "record, and they were not judged on the rest. Look at it where the posterior is (settle_substeps)."
         )
         return None
-    at, y = zip(*solved, strict=True)
-    return replace(criterion, records=records, at=at, y=y, scale=1.0)
+    return replace(criterion, records=records, at=drawn.at, y=drawn.y, beside=drawn.beside, scale=1.0)
 
 
 def _enough_to_the_end(criterion: LogLikelihoodCriterion, substeps: int, error: float) -> tuple[int | None, float]:
@@ -684,14 +772,13 @@ def on_grids(
     name: str,
 ) -> LogLikelihoodCriterion | None:
     """How steps of different lengths are judged at points; None where none of these can be solved."""
-    missing = np.isnan(np.concatenate([r.output_matrix for r in records]))
-    outputs = synthetic_outputs(problem, records, at, grids)
-    solved = [(u, y) for u, y in zip(at, outputs, strict=True) if np.all(np.isfinite(y) | missing)]
-    if not solved:
+    drawn = drawn_records(problem, records, at, grids)
+    if not drawn.at:
         return None
-    at, y = (list(v) for v in zip(*solved, strict=True))
-    who = f"{name}: " if name else ""
-    return LogLikelihoodCriterion(problem.graded(), records, at, y, where, share, 1.0, who, grids, solved=True)
+    # Fronts of the other points are passed by longer steps: how wide a posterior is there is for steps that follow them to say.
+    beside = [*drawn.beside[:FOLLOWED], *drawn.y[FOLLOWED:]]
+    who, graded = f"{name}: " if name else "", problem.graded()
+    return LogLikelihoodCriterion(graded, records, drawn.at, drawn.y, where, share, 1.0, who, grids, solved=True, beside=beside)
 
 
 def adaptive_steps(problem: Problem, records: Sequence[TimeSeries], at: Sequence[Unknowns]) -> tuple[StepGrid, ...] | None:

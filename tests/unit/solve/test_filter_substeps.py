@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy.integrate import solve_ivp
 from scipy.stats import norm
 
 import pm_sysid as sid
@@ -72,6 +73,44 @@ def test_the_steps_are_enough_where_the_posterior_is_and_not_four_times_too_many
     assert enough > 1 and choice.settled and choice.asked == "auto"
     said = f"y: substeps='auto' chose {choice.substeps} filter steps a sample, judged at the 8 of 512 prior draws"
     assert said in caplog.text
+
+
+FAST = np.arange(100) * 0.2
+
+
+def push(t: Any, m: Any = np) -> Any:
+    """A force that comes and goes."""
+    return m.sin(2 * t) * m.exp(-(((t - 10) / 3) ** 2)) + 0.5 * m.sin(6 * t) * m.exp(-(((t - 9) / 3) ** 2))
+
+
+def sprung(k: float) -> np.ndarray:
+    """Displacements of a mass on a hardening spring, by an accurate solver."""
+    slopes = lambda t, x: [x[1], push(t) - 0.3 * x[1] - k * x[0] - 0.5 * x[0] ** 3]  # noqa: E731
+    return solve_ivp(slopes, (0, FAST[-1]), [0.0, 0.0], t_eval=FAST, rtol=1e-11, atol=1e-13, max_step=0.05).y[0]
+
+
+@pytest.mark.parametrize("noise", [2e-2, 5e-3, 1e-3, 4e-4, 1e-4])
+def test_the_posterior_is_as_wide_as_the_noise_makes_it(noise: float) -> None:
+    """Noise near what the integration errs by: its variance in that of predictions is not seen where a record fits best."""
+    clean, apart = sprung(4.0), 1e-3
+    slope = (sprung(4.0 + apart) - sprung(4.0 - apart)) / (2 * apart)
+    y = clean + noise * np.random.default_rng(2).standard_normal(len(FAST))
+    sd = noise / np.linalg.norm(slope)
+    system = sid.System(
+        lambda t, x, u, p: (x.v, push(t, pt) - 0.3 * x.v - p.k * x.z - 0.5 * x.z**3),
+        states=("z", "v"),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    with pm.Model() as model:
+        k = pm.LogNormal("k", np.log(4.0), 0.01)
+        sid.ODEFilter("y", system, sid.TimeSeries(FAST, None, y), {"k": k}, noise=noise, x0=0.0)
+    ends = np.array([4.0 - sd, 4.0, 4.0 + sd])
+    below, middle, above = sid.Target(model).log_likelihood(np.log(ends)[:, None])
+    curvature, gradient = 2 * middle - below - above, (above - below) / 2  # by sd
+    offset = gradient / curvature - slope @ (y - clean) / noise**2 * sd
+    assert filter_view("y", model).op.grid.choice.settled
+    assert abs(curvature**-0.5 - 1) < 0.05 and abs(offset) < 0.05
 
 
 def decay(rate: Any, noise: Any, data: Any, **options: Any) -> pm.Model:
