@@ -42,7 +42,7 @@ RESULTS = Path(__file__).parent / "results" / "references.json"
 #: Markov chains, the steps of each, how many of them count, and one of how many is kept.
 CHAINS, STEPS, COUNTED, THIN = 200, 1500, 1000, 5
 #: How many times as many steps chains take that mix slowly, by problem.
-LONGER = {"hes1": 10}
+LONGER = {"hes1": 12}
 #: Share of the weighted draws that are made about points on ridges.
 ALONG = 0.2
 #: Draws of the mixture that are weighted, and how often it is fitted to them again.

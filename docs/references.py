@@ -39,6 +39,9 @@ REFERENCES = (
         "Automatica 30(7), 1083-1138", "10.1016/0005-1098(94)90209-7",
     ),
     Reference(
+        "Besag and Clifford", 1991, "Sequential Monte Carlo p-values", "Biometrika 78(2), 301-304", "10.1093/biomet/78.2.301",
+    ),
+    Reference(
         "Bierman", 1977, "Factorization methods for discrete sequential estimation", "Academic Press",
     ),
     Reference(
@@ -83,6 +86,10 @@ REFERENCES = (
     ),
     Reference(
         "de Jong", 1991, "The diffuse Kalman filter", "Annals of Statistics 19(2), 1073-1083", "10.1214/aos/1176348139",
+    ),
+    Reference(
+        "Duembgen and Spokoiny", 2001, "Multiscale testing of qualitative hypotheses", "Annals of Statistics 29(1), 124-152",
+        "10.1214/aos/996986504",
     ),
     Reference(
         "Fearnhead and Taylor", 2013, "An adaptive sequential Monte Carlo sampler", "Bayesian Analysis 8(2), 411-438",

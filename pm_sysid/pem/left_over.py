@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pm_sysid.pem.objective import LogLikelihood, Objective
-from pm_sysid.records.residual_tests import residual_tests
+from pm_sysid.records.residual_tests import ljung_box
 
 #: Largest lag of the test, and the fewest innovations for each of them.
 LAGS, EACH = 25, 4
@@ -78,7 +78,7 @@ def left_over(objective: Objective, x: np.ndarray) -> LeftOver:
             if lags > 0 and np.nanstd(series) > 1e-9 * max(float(np.nanstd(y[rows, i])), 1e-300):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    tests.append(residual_tests(series, None, lags).ljung_box_p)
+                    tests.append(ljung_box(series, lags).p)
     shares = [
         np.mean(errors[seen, i] ** 2) / max(float(np.var(y[seen, i])), 1e-300)
         for i, seen in enumerate(objective.measured.T)

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 
 from pm_sysid.arguments import flag, number
 from pm_sysid.plots.axes import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
-from pm_sysid.records.residual_tests import BOUND, LEVEL, as_residuals, correlation, scores
+from pm_sysid.records.residual_tests import BOUND, LEVEL, as_residuals, correlation, ljung_box, scores
+from pm_sysid.records.steadiness import level_part, size_part
 from pm_sysid.records.validation import real
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def plot_residuals(
 ) -> AxesArray:
     """Draw residuals over time, their correlations with 99 % bounds, and their normal quantiles.
 
-    `pm_sysid.residuals.residual_tests` puts the same questions as numbers.
+    Shaded is a part of the record whose level or size differs from the rest, as a drift, a disturbance or a burst leaves it.
+    `pm_sysid.residual_tests` puts the same questions as numbers.
 
     Parameters
     ----------
@@ -84,6 +86,7 @@ def plot_residuals(
     draw_data(series, times, e, color=MODEL, lw=0.5)
     for level in (-2, 2):
         series.axhline(centre + level * spread, color=DATA, lw=0.8, ls="--", zorder=3)
+    _shade_unsteady(series, times, e, lags)
     series.set(xlabel="sample" if fs is None and t is None else "time (s)", ylabel=label)
     series.margins(x=0)
 
@@ -97,6 +100,14 @@ def plot_residuals(
     _draw_quantiles(quantiles, np.sort(e[np.isfinite(e)]), centre, spread)
     quantiles.set(xlabel="normal quantile", ylabel=label)
     return grid
+
+
+def _shade_unsteady(ax: Axes, times: FloatArray, e: FloatArray, lags: int) -> None:
+    """Shade the parts whose level or size differs from the rest, where residuals are white otherwise."""
+    if ljung_box(e, lags).p > 1 - LEVEL:
+        for part in (level_part(e), size_part(e)):
+            if part.p <= 1 - LEVEL:
+                ax.axvspan(times[part.start], times[part.stop - 1], color=PRIOR, alpha=0.25, lw=0, zorder=0)
 
 
 def draw_autocorrelation(ax: Axes, e: FloatArray, lags: int) -> None:

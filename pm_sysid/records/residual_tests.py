@@ -1,10 +1,11 @@
-"""Tests of the residuals of a model: whiteness, mean, independence of the input, normality."""
+"""Tests of the residuals of a model: whiteness, mean, steadiness, independence of the input, normality."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pm_sysid.arguments import shown, whole
 from pm_sysid.notebook import html_line
+from pm_sysid.records.steadiness import Part, level_part, size_part
 from pm_sysid.records.validation import real
 
 __all__ = ["ResidualTests", "residual_tests"]
@@ -53,6 +55,11 @@ class ResidualTests:
         P-value of this correlation, corrected for the search over all lags (Sidak).
     jarque_bera_p : float
         P-value of the Jarque-Bera test for the skewness and kurtosis of a normal distribution.
+    level : Part
+        The part of the record whose mean differs most from that of the rest: its samples from ``start`` to before ``stop``, the
+        ``change`` in standard deviations, and the p-value ``p`` of there being such a part. For white residuals.
+    size : Part
+        The same of the size: ``change`` is the standard deviation there over that of the rest.
     cross_input : str or None
         Name of this input where a model has named ones, of several that with the most significant correlation.
     """
@@ -71,6 +78,8 @@ class ResidualTests:
     cross_lag: int | None
     cross_p: float | None
     jarque_bera_p: float
+    level: Part
+    size: Part
     cross_input: str | None = None
 
     def __repr__(self) -> str:
@@ -118,8 +127,33 @@ class ResidualTests:
                 f"{verdict} (largest correlation {self.cross_correlation:.3f}, at lag {self.cross_lag}, "
                 f"{_p_text(self.cross_p)})"
             )
+        lines += self._steadiness
         normal = "normal" if self.jarque_bera_p > alpha else "not normal: outliers, or a nonlinearity is left in them"
         return [*lines, f"{normal} ({self.jarque_bera})"]
+
+    @property
+    def _steadiness(self) -> list[str]:
+        """Whether a part of the record differs; nothing where correlations make parts differ by chance."""
+        alpha = 1 - LEVEL
+        if not self.ljung_box_p > alpha:
+            return []
+        lines = []
+        if self.level.p <= alpha:
+            lines.append(f"not steady in level: a drift, or a disturbance, is left in them ({self.moved})")
+        if self.size.p <= alpha:
+            lines.append(f"not steady in size: a burst, or noise that is not constant ({self.swollen})")
+        return lines or [f"steady (level, {_p_text(self.level.p)}; size, {_p_text(self.size.p)})"]
+
+    @property
+    def moved(self) -> str:
+        """Where the level differs most, in words."""
+        side = "above" if self.level.change > 0 else "below"
+        return f"{_samples(self.level)} are {abs(self.level.change):.2g} standard deviations {side} the rest"
+
+    @property
+    def swollen(self) -> str:
+        """Where the size differs most, in words."""
+        return f"{_samples(self.size)} are {self.size.change:.2g} times as large as the rest"
 
     @property
     def jarque_bera(self) -> str:
@@ -133,7 +167,7 @@ class ResidualTests:
 
 
 def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int = 25) -> ResidualTests:
-    """Test whether residuals are white, of mean zero, uncorrelated with the input, and normal.
+    """Test whether residuals are white, of mean zero, steady, uncorrelated with the input, and normal.
 
     Parameters
     ----------
@@ -160,7 +194,9 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
     pairs of each lag replaces T - k. The degrees of freedom are `lags`, so that the p-value is too large if many parameters
     were fitted. The other tests are of residuals without their mean, which has a test of its own: its standard error is the
     larger one of that of white noise and the long-run one of Newey and West, Econometrica 55 (1987), over `lags`. The bounds of
-    the correlation with the input assume white residuals.
+    the correlation with the input assume white residuals. Drifts, disturbances and bursts are looked for in parts of two, four
+    and more samples up to half of the record: how much one differs from the rest, less what is usual among as many parts of its
+    length (Duembgen and Spokoiny, Annals of Statistics 29, 2001), is compared with random orders of the same residuals.
 
     Examples
     --------
@@ -171,37 +207,71 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
       white (Ljung-Box ...)
       centred on zero (mean ...)
       independent of the input (...)
+      steady (...)
       normal (...)
+    >>> drifting = residual_tests(e + np.linspace(-0.3, 0.3, 2000), u)
+    >>> drifting.ljung_box_p > 0.01, drifting.level.p < 0.01  # too slow for correlations
+    (True, True)
     >>> residual_tests(e[1:] + e[:-1], u[1:]).ljung_box_p < 1e-6
     True
     """
     e, u = as_residuals(residuals, u, lags)
     count = int(np.isfinite(e).sum())
-    r, pairs = correlation(e, e, range(1, lags + 1))
-    z, std = scores(r, pairs, count), float(np.nanstd(e))
+    std, white = float(np.nanstd(e)), ljung_box(e, lags)
     peak: tuple[float | None, int | None, float | None] = (None, None, None)
     if u is not None:
         r, pairs = correlation(e, u, range(-lags, lags + 1))
         distance = np.abs(scores(r, pairs, count))
         k = int(distance.argmax())
         peak = float(r[k]), k - lags, _of_several(float(2 * scipy.stats.norm.sf(distance[k])), len(r))
-    statistic = float(z @ z)
     return ResidualTests(
         count=count,
         missing=e.size - count,
         mean=float(np.nanmean(e)),
         std=std,
-        mean_se=std * float(np.sqrt(max(long_run(r), 1.0) / count)),
+        mean_se=std * float(np.sqrt(max(long_run(white.r), 1.0) / count)),
         std_se=std * float(np.sqrt((2 + max(scipy.stats.kurtosis(e, nan_policy="omit"), 0.0)) / (4 * count))),
         lags=lags,
-        ljung_box=statistic,
-        ljung_box_p=float(scipy.stats.chi2.sf(statistic, lags)),
-        share_outside=float(np.mean(np.abs(z) > BOUND)),
+        ljung_box=white.statistic,
+        ljung_box_p=white.p,
+        share_outside=white.outside,
         cross_correlation=peak[0],
         cross_lag=peak[1],
         cross_p=peak[2],
         jarque_bera_p=float(scipy.stats.jarque_bera(e[np.isfinite(e)]).pvalue),
+        level=level_part(e),
+        size=size_part(e),
     )
+
+
+class Whiteness(NamedTuple):
+    """Ljung-Box statistic and p-value, share of lags outside their 99 % bounds, and the correlations r (lags,)."""
+
+    statistic: float
+    p: float
+    outside: float
+    r: FloatArray
+
+
+def ljung_box(e: FloatArray, lags: int) -> Whiteness:
+    """Whether residuals (T,), NaN where missing, are white."""
+    r, pairs = correlation(e, e, range(1, lags + 1))
+    z = scores(r, pairs, int(np.isfinite(e).sum()))
+    statistic = float(z @ z)
+    return Whiteness(statistic, float(scipy.stats.chi2.sf(statistic, lags)), float(np.mean(np.abs(z) > BOUND)), r)
+
+
+def with_squares(inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Inputs that vary, and the squares about their means, which a linear correlation does not see; if these vary as well.
+
+    Examples
+    --------
+    >>> list(with_squares({"F": np.arange(4.0), "switch": np.array([-1.0, 1.0]), "still": np.ones(3)}))
+    ['F', 'switch', 'F squared']
+    """
+    found = {name: u for name, u in inputs.items() if np.ptp(u) > 0}
+    squares = {f"{name} squared": (u - u.mean()) ** 2 for name, u in found.items()}
+    return found | {name: v for name, v in squares.items() if np.ptp(v) > 1e-9 * v.max()}
 
 
 def input_tests(residuals: FloatArray, inputs: Mapping[str, FloatArray], lags: int) -> ResidualTests:
@@ -264,6 +334,11 @@ def long_run(r: FloatArray) -> float:
 def scores(r: FloatArray, pairs: FloatArray, count: int) -> FloatArray:
     """Correlations as standard normal scores: their variance is about count / ((count + 2) pairs)."""
     return r * np.sqrt(pairs * (count + 2) / count)
+
+
+def _samples(part: Part) -> str:
+    """Samples of a part in words."""
+    return f"samples {part.start} to {part.stop - 1}"
 
 
 def _p_text(p: float) -> str:

@@ -27,7 +27,7 @@ from pm_sysid.posterior.innovations import innovations
 from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
-from pm_sysid.records.residual_tests import ResidualTests, input_tests
+from pm_sysid.records.residual_tests import ResidualTests, input_tests, with_squares
 from pm_sysid.records.timeseries import BETWEEN_SAMPLES, TimeSeries
 from pm_sysid.reports import verdicts
 from pm_sysid.reports.blocks import Block, Listed, Paragraph, Printed, Table
@@ -493,9 +493,9 @@ class Study:
 
 
 def _inputs(records: Sequence[TimeSeries], kept: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
-    """Inputs (T,) by name, of records one after the other."""
+    """Inputs (T,) that vary, and their squares, by name, of records one after the other."""
     matrix = np.concatenate([r.input_matrix[kept] for r in records])
-    return {name: matrix[:, j] for j, name in enumerate(records[0].inputs)}
+    return with_squares({name: matrix[:, j] for j, name in enumerate(records[0].inputs)})
 
 
 def _beside(inputs: Mapping[str, np.ndarray], tests: ResidualTests) -> str:

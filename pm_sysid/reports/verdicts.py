@@ -87,6 +87,13 @@ TABLE = (
         "an unknown offset of the sensor or of the input as a parameter, or a detrended record (`sid.detrend`)",
     ),
     (
+        "innovations are steady",
+        f"a part of the record differs from the rest at the {100 * ALPHA:g} % level: in the mean, by more than {OFFSET[0]:g} "
+        f"of the standard deviation, or in the size, by a factor outside {SPREAD[0]:g} to {SPREAD[1]:g}",
+        "leave that part out (NaN), or describe a drift (`coloured=`) or an unknown force (`latent=`); the logarithm as output "
+        "where noise grows with the signal",
+    ),
+    (
         "size of the innovations",
         f"standard deviation outside {SPREAD[0]:g} to {SPREAD[1]:g} of what the model says, or more than "
         f"{100 * (SPREAD_SURE - 1):.0f} % off and significant at the {100 * ALPHA:g} % level",
@@ -259,12 +266,24 @@ def coloured(tests: ResidualTests) -> str:
         return f"follows {tests.the_input} (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
     if not tests.ljung_box_p > ALPHA:
         return f"is not white ({_whiteness(tests)})"
-    return f"is not centred on zero ({_mean(tests)})" if _off_centre(tests) else ""
+    if _off_centre(tests):
+        return f"is not centred on zero ({_mean(tests)})"
+    return f"is not steady ({tests.moved})" if _moves(tests) else ""
 
 
 def _off_centre(tests: ResidualTests) -> bool:
     """Whether residuals have a mean that is no chance, and not too small to matter."""
     return tests.mean_p <= ALPHA and abs(tests.mean) > OFFSET[0] * tests.std
+
+
+def _moves(tests: ResidualTests) -> bool:
+    """Whether a part of the record has another level than the rest, by no chance, and enough to matter."""
+    return tests.ljung_box_p > ALPHA and tests.level.p <= ALPHA and abs(tests.level.change) > OFFSET[0]
+
+
+def _swells(tests: ResidualTests) -> bool:
+    """Whether residuals of a part of the record are of another size than the rest, by no chance, and enough to matter."""
+    return tests.ljung_box_p > ALPHA and tests.size.p <= ALPHA and not SPREAD[0] < tests.size.change < SPREAD[1]
 
 
 def _off_size(tests: ResidualTests) -> bool:
@@ -315,7 +334,7 @@ def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iter
         level = "bad" if tests.share_outside > COLOURED else "look"
         text = f"Innovations of {output} are not white ({_whiteness(tests)})"
         yield Verdict(level, f"{text}: the model misses some dynamics, or noise is coloured.")
-    elif not follows and not off_centre:
+    elif not follows and not off_centre and not _moves(tests):
         yield Verdict("good", f"Innovations of {output} are white: no dynamics seem to be left in them.")
     if off_centre:
         level = "bad" if abs(tests.mean) > OFFSET[1] * tests.std else "look"
@@ -326,6 +345,12 @@ def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iter
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
         text = f"Innovations of {output} follow {tests.the_input} ({at})"
         yield Verdict("look", f"{text}: part of its effect is not in the model.")
+    if _moves(tests):
+        text = f"Innovations of {output} are not steady: {tests.moved}"
+        yield Verdict("look", f"{text}. A drift, or a disturbance, is not in the model: leave that part out, or describe it.")
+    if _swells(tests):
+        text = f"Innovations of {output} are not steady: {tests.swollen}"
+        yield Verdict("look", f"{text}. A burst, or noise that is not constant: check the noise.")
     if not SPREAD[0] < tests.std < SPREAD[1] or _off_size(tests):
         text = f"Innovations of {output} have {tests.std:.2f} times the standard deviation that the model says"
         yield Verdict("look", f"{text}: check its noise.")
@@ -348,8 +373,10 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
         return Verdict(
             "look", f"{text} no noise, it follows {tests.the_input} ({at}): the structure or a parameter is off there."
         )
-    if tests.ljung_box_p > ALPHA:
+    if _off_centre(tests) and tests.ljung_box_p > ALPHA:
         return Verdict("look", f"{text} not centred on zero ({_mean(tests)}): an offset differs, or the static gain is off.")
+    if tests.ljung_box_p > ALPHA:
+        return Verdict("look", f"{text} not steady ({tests.moved}): there was a drift, or a disturbance.")
     return Verdict(
         "look", f"{text} not white ({_whiteness(tests)}): the structure or a parameter is off there, or noise is coloured."
     )

@@ -267,13 +267,13 @@ def drawn_records(
     """Draw records at points, with the inputs, times and gaps of ``records``.
 
     The solutions are by ``run_steps`` Runge-Kutta steps a sample, or on given grids by implicit ones; processes are drawn. They
-    are displaced by ``apart`` standard deviations that the noise leaves of the parameters; not where there are processes, which
-    make predictions uncertain already.
+    are displaced by ``apart`` standard deviations that the noise leaves of the parameters; not where there are processes or a
+    diffusion of the user's, which make predictions uncertain by intent.
     """
     rng = np.random.default_rng(seed)
     outputs, displaced = _solutions(problem, records, at, grids, run_steps, rng)
     parts: list[list[np.ndarray]] = [[], []]
-    scale = _deviations(displaced, records, at, apart)
+    scale = _deviations(displaced, records, at, apart) if problem.calibrated or problem.form.dynamic else np.zeros(len(at))
     for r, record in enumerate(records):
         n_y, length = outputs[r].shape[2], len(record)
         noise = np.array([u.noise_of(r)[:n_y] for u in at])[:, None] * rng.standard_normal((length, n_y))
@@ -302,7 +302,7 @@ def _solutions(
     outputs, displaced = [], []
     for r, record in enumerate(records):
         theta, start = parameter_sets(at, r), np.array([u.x0[r] for u in at], dtype=float)
-        if problem.system.driving:
+        if problem.system.driving:  # the paths of both would have to be the same
             outputs.append(driven_runs(problem.system, record, theta, start, MOST // 2, rng).values[:, :, :n_y])
             displaced.append(np.zeros_like(outputs[r]))
             continue

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from pm_sysid.records.residual_tests import input_tests, residual_tests
+from pm_sysid.records.residual_tests import input_tests, residual_tests, with_squares
 from pm_sysid.reports import verdicts
 from pm_sysid.reports.diagnostics import Diagnostics
 
@@ -191,3 +191,23 @@ def test_a_fit_with_a_process_inferred_is_judged_by_what_it_could_not_help(error
 )
 def test_runs_on_drawn_paths_are_judged_by_their_spread(rank, start_known, level) -> None:
     assert verdicts.spread("run", "y", "d", 20.0, 90.0, rank, start_known).level == level
+
+
+def test_a_drift_that_correlations_do_not_see_is_not_called_noise() -> None:
+    tests = residual_tests(WHITE + np.linspace(-0.15, 0.15, 2000), INPUT)
+    assert tests.ljung_box_p > 0.01 and verdicts.coloured(tests).startswith("is not steady (samples ")
+    told = list(verdicts.residual("y", tests))
+    assert [v.level for v in told] == ["look"] and "A drift, or a disturbance, is not in the model" in told[0].text
+    assert "not steady" in verdicts.left_over("run", "y", tests).text and verdicts.left_over("run", "y", tests).level == "look"
+
+
+def test_a_burst_is_worth_a_look_and_a_little_of_it_is_not() -> None:
+    for factor, levels in ((1.6, ["good", "look"]), (1.1, ["good"])):
+        told = list(verdicts.residual("y", residual_tests(WHITE * np.where(np.arange(2000) < 1000, factor, 1.0) / factor**0.5)))
+        assert [v.level for v in told if "normal" not in v.text and "standard deviation that" not in v.text] == levels
+
+
+def test_innovations_that_follow_the_square_of_an_input_are_not_called_white() -> None:
+    inputs = with_squares({"F": INPUT, "switch": np.sign(INPUT)})
+    told = list(verdicts.residual("y", input_tests(WHITE + 0.15 * (INPUT**2 - 1), inputs, 25)))
+    assert [v.level for v in told] == ["look"] and "follow the input F squared" in told[0].text
