@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ type FloatArray = NDArray[np.float64]
 
 LEVEL = 0.99
 BOUND = NormalDist().inv_cdf((1 + LEVEL) / 2)
+
+#: Samples that two outputs must have in common for a correlation between them.
+FEWEST_PAIRS = 20
 
 #: Share of lags outside their bounds above which they are mentioned, white or not.
 FEW_OUTSIDE = 0.05
@@ -291,6 +295,37 @@ def input_tests(residuals: FloatArray, inputs: Mapping[str, FloatArray], lags: i
     p = {name: float(tests.cross_p or 0.0) for name, tests in found.items()}
     first = min(p, key=lambda name: (p[name], -abs(found[name].cross_correlation or 0.0)))
     return replace(found[first], cross_p=_of_several(p[first], len(p)), cross_input=first)
+
+
+class Together(NamedTuple):
+    """The two outputs whose residuals of a sample are most correlated: names, correlation, and p-value for the search."""
+
+    first: str
+    second: str
+    correlation: float
+    p: float
+
+
+def between_outputs(residuals: Mapping[str, FloatArray]) -> Together | None:
+    """The strongest correlation between residuals (T,) of different outputs; None if there are no two with enough in common.
+
+    Examples
+    --------
+    >>> a, b, c = np.random.default_rng(1).standard_normal((3, 500))
+    >>> between_outputs({"a": a, "b": b, "both": a + b + c}).p < 1e-6
+    True
+    """
+    found = []
+    for (one, x), (other, y) in combinations(residuals.items(), 2):
+        both = np.isfinite(x) & np.isfinite(y)
+        if both.sum() >= FEWEST_PAIRS and np.ptp(x[both]) > 0 and np.ptp(y[both]) > 0:
+            r, pairs = correlation(np.where(both, x, np.nan), np.where(both, y, np.nan), [0])
+            p = float(2 * scipy.stats.norm.sf(np.abs(scores(r, pairs, int(pairs[0]))[0])))
+            found.append(Together(one, other, float(r[0]), p))
+    if not found:
+        return None
+    first = min(found, key=lambda pair: (pair.p, -abs(pair.correlation)))
+    return first._replace(p=_of_several(first.p, len(found)))
 
 
 def _of_several(p: float, count: int) -> float:

@@ -25,6 +25,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.comparison import CRITERIA, Comparison
 from pm_sysid.reports.comparison_page import Case
 from pm_sysid.reports.validation import Validation
+from pm_sysid.reports.verdicts import distrust
 from pm_sysid.sampling.convergence import chains_that_missed, mixing
 from pm_sysid.sampling.smc.stages import Evidence, log_evidence, stages
 
@@ -62,7 +63,8 @@ def compare_models(
 
     Notes
     -----
-    What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed. The
+    What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed, or that
+    :func:`sample` does not trust. The
     evidence is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
     weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model has
     potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights are
@@ -102,6 +104,8 @@ def compare_models(
     cases = {}
     for name, (model, idata) in pairs.items():
         said: list[str] = []
+        if distrusted := distrust(idata):
+            said.append(f"posterior: {distrusted}")
         if bad := _unmixed(model, idata):
             said.append(f"posterior: the chains have not mixed ({bad}): no number of this model can be trusted.")
         if (missed := chains_that_missed(idata)) and missed.chains:

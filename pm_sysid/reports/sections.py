@@ -27,7 +27,7 @@ from pm_sysid.posterior.innovations import innovations
 from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
-from pm_sysid.records.residual_tests import ResidualTests, input_tests, with_squares
+from pm_sysid.records.residual_tests import ResidualTests, between_outputs, input_tests, with_squares
 from pm_sysid.records.timeseries import BETWEEN_SAMPLES, TimeSeries
 from pm_sysid.reports import verdicts
 from pm_sysid.reports.blocks import Block, Listed, Paragraph, Printed, Table
@@ -368,6 +368,8 @@ class Study:
                     )
                 draw = partial(plot_residuals, values, u=inputs.get(tests.cross_input or ""), lags=lags, **time)
                 blocks.append(figure(f"Residuals of {output}{_beside(inputs, tests)}", draw, self.units))
+            if pair := between_outputs({o: values for o, (values, _) in self._tested_innovations(name).items()}):
+                self.verdicts += verdicts.common(pair)
         return blocks
 
     def _integration(self) -> list[Block]:

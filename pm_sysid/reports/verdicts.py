@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from pm_sysid.posterior.reweighting import FINE, HALF, STRETCHED, VISIBLE, WIDE
-from pm_sysid.records.residual_tests import ResidualTests
+from pm_sysid.records.residual_tests import ResidualTests, Together
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.diagnostics import Diagnostics
 from pm_sysid.reports.learned import Learned
@@ -32,6 +32,8 @@ SPREAD_SURE = 1.1
 #: Mean of residuals, in their standard deviations, up to which an offset is of no consequence however significant, and above
 #: which it is a problem.
 OFFSET = (0.05, 0.5)
+#: Correlation between the innovations of two outputs up to which it is of little consequence, and above which it is a problem.
+COMMON = (0.1, 0.5)
 #: Error of a free run, in units of the noise, up to which it is noise, and up to which it is small.
 NOISE_ONLY, SMALL = 1.2, 3.0
 #: Fit of a free run in percent below which it is poor, and above which it is accurate, whatever the noise.
@@ -46,6 +48,7 @@ BEYOND = 0.1
 
 #: What the page on reports says: the verdict, the criterion for a problem, and the remedy.
 TABLE = (
+    ("what `sid.sample` says", "its draws are not trusted (problem)", "what its verdict says"),
     (
         "chains agree",
         f"R-hat above {R_HAT_AGREES} ({R_HAT_DISAGREES}: problem)",
@@ -92,6 +95,12 @@ TABLE = (
         f"of the standard deviation, or in the size, by a factor outside {SPREAD[0]:g} to {SPREAD[1]:g}",
         "leave that part out (NaN), or describe a drift (`coloured=`) or an unknown force (`latent=`); the logarithm as output "
         "where noise grows with the signal",
+    ),
+    (
+        "outputs err independently",
+        f"correlation between the innovations of two outputs significant at the {100 * ALPHA:g} % level, and above "
+        f"{COMMON[0]:g} ({COMMON[1]:g}: problem)",
+        "correlated noise (`sid.Correlated`); a disturbance that both measure (`latent=`)",
     ),
     (
         "size of the innovations",
@@ -153,6 +162,8 @@ class Verdict(NamedTuple):
 
 def sampling(idata: Any, found: Diagnostics) -> Iterator[Verdict]:
     """Whether the draws can be taken for the posterior."""
+    if said := distrust(idata):
+        yield Verdict("bad", f"sid.sample: {said}")
     if np.isnan(found.r_hat).all():
         yield Verdict("look", "There is one chain only: nothing tells whether another one would end elsewhere. Sample several.")
     else:
@@ -187,6 +198,12 @@ def sampling(idata: Any, found: Diagnostics) -> Iterator[Verdict]:
         else:
             yield Verdict("good", f"Enough draws: at least {text}.")
     yield from _statistics(idata)
+
+
+def distrust(idata: Any) -> str:
+    """What :func:`~pm_sysid.sample` has against its own draws, in words; empty if nothing, or if they are not its own."""
+    attrs = getattr(idata, "attrs", {})
+    return "" if int(attrs.get("trusted", 1)) else str(attrs.get("verdict", "These draws cannot be trusted."))
 
 
 def _statistics(idata: Any) -> Iterator[Verdict]:
@@ -361,6 +378,20 @@ def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iter
         else:
             text = f"Innovations of {output} do not follow the {student(freedom)} of the model's noise"
             yield Verdict("look", f"{text}: let nu be unknown, look for quantisation, or a missing nonlinearity.")
+
+
+def common(pair: Together) -> Iterator[Verdict]:
+    """Whether two outputs err together, so that they say less than two that do not."""
+    if pair.p <= ALPHA and abs(pair.correlation) > COMMON[0]:
+        level: Literal["look", "bad"] = "bad" if abs(pair.correlation) > COMMON[1] else "look"
+        text = f"Innovations of {pair.first} and {pair.second} are correlated ({pair.correlation:.2f})"
+        yield Verdict(
+            level,
+            f"{text}, but count as independent: intervals are too narrow. Give correlated noise (sid.Correlated), or what "
+            "disturbs both (latent=).",
+        )
+    else:
+        yield Verdict("good", "Innovations of different outputs are hardly correlated: each has a say of its own.")
 
 
 def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:

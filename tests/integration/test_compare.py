@@ -451,3 +451,12 @@ def test_chains_that_have_not_mixed_are_noted_and_mark_every_number() -> None:
     missed = {**trees["together"].to_dict(), "sample_stats": xr.Dataset({"missed": (("chain", "draw"), said)})}
     (note,) = sid.compare_models({"together": (model, xr.DataTree.from_dict(missed))}).notes["together"]
     assert note.startswith("posterior: 1 of the chains said that they may have missed a part of it")
+
+
+def test_what_sample_has_against_its_draws_is_noted() -> None:
+    doubted, trusted = with_evidence([-3.2, -3.3, -3.25]), with_evidence([-3.2, -3.3, -3.25])
+    doubted.attrs.update(trusted=0, verdict="These draws cannot be trusted. There are 2 modes.")
+    trusted.attrs.update(trusted=1, verdict="Nothing is known against these draws.")
+    notes = sid.compare_models({"a": (constrained(), doubted), "b": (constrained(), trusted)}).notes
+    assert "posterior: These draws cannot be trusted. There are 2 modes." in notes["a"]
+    assert not any("trusted" in n for n in notes.get("b", ()))

@@ -37,7 +37,9 @@ def sound(record: Any) -> bool:
 
 def numbers_of_tests(result: Any) -> bool:
     values = [v for v in vars(result).values() if v is not None]
-    return finite(values) and 0 <= result.ljung_box_p <= 1 and len(repr(result)) > 0
+    parts = [number for value in values if isinstance(value, tuple) for number in value]
+    known = finite([v for v in values if not isinstance(v, tuple)]) and finite(parts)
+    return known and 0 <= result.ljung_box_p <= 1 and len(repr(result)) > 0
 
 
 def real(measure: Any) -> bool:

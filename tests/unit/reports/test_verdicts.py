@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from pm_sysid.records.residual_tests import input_tests, residual_tests, with_squares
+from pm_sysid.records.residual_tests import between_outputs, input_tests, residual_tests, with_squares
 from pm_sysid.reports import verdicts
 from pm_sysid.reports.diagnostics import Diagnostics
 
@@ -211,3 +211,34 @@ def test_innovations_that_follow_the_square_of_an_input_are_not_called_white() -
     inputs = with_squares({"F": INPUT, "switch": np.sign(INPUT)})
     told = list(verdicts.residual("y", input_tests(WHITE + 0.15 * (INPUT**2 - 1), inputs, 25)))
     assert [v.level for v in told] == ["look"] and "follow the input F squared" in told[0].text
+
+
+def test_outputs_that_err_together_are_said() -> None:
+    rng = np.random.default_rng(0)
+    a, b, c, part = rng.standard_normal((4, 400))
+    alone = between_outputs({"a": a, "b": b, "c": np.where(np.arange(400) < 390, np.nan, c)})
+    assert alone is not None and [v.level for v in verdicts.common(alone)] == ["good"]
+    for size, level in ((0.5, "look"), (2.0, "bad")):
+        pair = between_outputs({"a": a, "b": b + size * part, "c": c + size * part})
+        assert pair is not None and {pair.first, pair.second} == {"b", "c"}
+        (told,) = verdicts.common(pair)
+        assert told.level == level and "Innovations of b and c are correlated (0." in told.text
+    assert between_outputs({"a": a}) is None and between_outputs({"a": a, "still": np.zeros(400)}) is None
+
+
+def test_the_search_over_pairs_of_outputs_raises_no_false_alarms() -> None:
+    rng, p = np.random.default_rng(3), []
+    for _ in range(200):
+        found = between_outputs(dict(zip("abcd", rng.standard_normal((4, 100)), strict=True)))
+        p.append(found.p if found else np.nan)
+    assert stats.kstest(p, "uniform").pvalue > 1e-3
+
+
+def test_what_speaks_against_draws_is_repeated_where_they_are_read() -> None:
+    tree = xr.DataTree()
+    assert not verdicts.distrust(tree) and not verdicts.distrust({"k": 1.0})
+    tree.attrs.update(trusted=1, verdict="Nothing is known against these draws.")
+    assert not verdicts.distrust(tree)
+    tree.attrs.update(trusted=0, verdict="These draws cannot be trusted. There are 2 modes.")
+    first, *_ = verdicts.sampling(tree, found(1.0, 1000.0))
+    assert first == verdicts.Verdict("bad", "sid.sample: These draws cannot be trusted. There are 2 modes.")
