@@ -398,7 +398,7 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
     """Whether what a free run leaves of a measurement is noise."""
     text = f"{what}: what is left of {output} is"
     if not coloured(tests):
-        return Verdict("good", f"{text} white noise: nothing seems to be missing there.")
+        return Verdict("good", f"{text} white noise: the tests find nothing missing there.")
     if tests.cross_p is not None and tests.cross_p <= ALPHA:
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
         return Verdict(
