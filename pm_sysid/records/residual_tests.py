@@ -213,7 +213,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
       independent of the input (...)
       steady (...)
       normal (...)
-    >>> drifting = residual_tests(e + np.linspace(-0.3, 0.3, 2000), u)
+    >>> drifting = residual_tests(e + np.linspace(-0.1, 0.1, 2000), u)
     >>> drifting.ljung_box_p > 0.01, drifting.level.p < 0.01  # too slow for correlations
     (True, True)
     >>> residual_tests(e[1:] + e[:-1], u[1:]).ljung_box_p < 1e-6

@@ -240,6 +240,7 @@ def test_vectors_give_the_same_numbers_as_scalars_to_the_last_bit(record: sid.Ti
     np.testing.assert_array_equal(vectors[1], scalars[1])
 
 
+@pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")
 def test_an_inverse_outside_the_recurrence_has_the_gradient_of_the_division(record: sid.TimeSeries) -> None:
     solver = sid.EK1(order=2)
     inverse = value_and_gradient(filter_of(MASSES, record, solver=solver), 0.01)
