@@ -10,7 +10,8 @@ there, and curved ridges) these are in natural units. A reference counts where t
 means and standard deviations are those of the chains.
 
 Run: ``uv run benchmarks/references.py [names of problems]`` computes and saves them (``benchmarks/results/references.json``);
-``problems.py`` takes them from there. The tanks need ``PM_SYSID_DATA``.
+``problems.py`` takes them from there. The tanks need ``PM_SYSID_DATA``. ``--tail hes1 g`` prints what weighted draws say of an
+unknown whose far tail both methods may miss: their proposals are fitted to draws that count by its square as well.
 """
 
 from __future__ import annotations
@@ -252,6 +253,35 @@ def _chains(logp: Callable[[np.ndarray], np.ndarray], x: np.ndarray, rng: np.ran
     return np.stack(kept, axis=1)
 
 
+def far_tail(problem: Problem, name: str, seed: int = 1, rounds: int = 7) -> None:
+    """Print moments and tail of a positive unknown by draws that are drawn to its far tail, round by round."""
+    rng, units = np.random.default_rng(seed), Units(problem.model, NATURAL.get(problem.name, ()))
+    mode = sid.find_mode(problem.model, start=dict(problem.answer.truth) or None, random_seed=0, progressbar=False)
+    logp = units.density(density(sid.Target(problem.model)))
+    along = ridges(PosteriorFunctions(problem.model).descent_function(), mode.point, mode.covariance)
+    column = [rv.name for rv in problem.model.free_RVs].index(name)  # scalars before it
+    middle = float(units.modes(mode).means[0, column])
+    proposal = units.with_ridges(units.modes(mode), along)
+    for repeat in range(rounds):
+        x = proposal.draw(DRAWS if repeat == rounds - 1 else DRAWS // 2, rng)
+        log_w = logp(x) - proposal.logpdf(x)
+        x, log_w, drawn = x[log_w > -np.inf], log_w[log_w > -np.inf], len(x)
+        w, at = softmax(log_w), x[:, column]
+        mean = w @ at
+        squares = w * (at - mean) ** 2
+        tail = ", ".join(f"{k:g}: {w[at > k * mean].sum():.4f}" for k in (2, 4, 8))
+        print(
+            f"{problem.name}, {name}, round {repeat}: mean {mean:.4f}, sd {np.sqrt(squares.sum()):.4f} "
+            f"({squares.sum() ** 2 / np.sum(squares**2):.0f} effective draws of {drawn}); beyond times the mean {tail}; "
+            f"log evidence {logsumexp(log_w) - np.log(drawn):.3f}",
+            flush=True,
+        )
+        drawn_to = log_w + 2 * np.log(1 + np.maximum(at, 0) / middle)
+        while effective_size(drawn_to) < 2 * CHAINS:
+            drawn_to = drawn_to / 1.3
+        proposal = units.with_ridges(Mixture.fit(x, softmax(drawn_to), 5.0, rng), along)
+
+
 def _allowed(model: pm.Model, rng: np.random.Generator, draws: int = 1_000_000) -> float:
     """Share of the prior that the potentials leave."""
     free = pm.draw(list(model.free_RVs), draws=draws, random_seed=int(rng.integers(2**31)))
@@ -283,6 +313,10 @@ def shown(problem: Problem, found: Reference) -> str:
 
 
 def main() -> None:
+    if "--tail" in sys.argv:
+        name, unknown = sys.argv[sys.argv.index("--tail") + 1 :]
+        far_tail(PROBLEMS[name](), unknown)
+        return
     for name in sys.argv[1:] or PROBLEMS:
         problem = PROBLEMS[name]()
         if len(sys.argv) == 1 and problem.answer.log_evidence is not None:
