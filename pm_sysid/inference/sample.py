@@ -30,6 +30,7 @@ from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_aroun
 from pm_sysid.sampling.smc.evidence import Estimate
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
+from pm_sysid.sampling.smc.turns import turns_about
 
 _log = logging.getLogger("pm_sysid")
 
@@ -305,6 +306,10 @@ class _Run:
         x = target.unconstrained({name: v.reshape(chains * draws, *v.shape[2:]) for name, v in values.items()})
         points = np.array([self.mode.modes[k].point for k in known])
         covariances = np.array([self.mode.modes[k].covariance for k in known])
+        # No turn of an angle may begin within a mode.
+        coordinates = target.coordinates
+        coordinates.centre = turns_about(x, np.full(len(x), 1 / len(x)), coordinates.circular)
+        x, points = coordinates.wrapped(x), coordinates.wrapped(points)
         found = across_modes(target, x, points, covariances, shares[known], rng)
         if found is None:
             if empty := [k for k, near in zip(known, draws_near(x, points, covariances), strict=True) if not near]:

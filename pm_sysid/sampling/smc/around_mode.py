@@ -112,6 +112,8 @@ def sample_around_mode(
     walking = replace(moves, min_acceptance=ALWAYS)
     kernel = IBIS(draws, model=model, random_seed=random_seed, moves=moves)
     target = kernel.sequential.target
+    # Angles make one turn about the mode: all that is near it lies in this turn.
+    target.coordinates.centre = np.where(target.coordinates.circular, point, 0.0)
     along = ridges(PosteriorFunctions(model).descent_function(), point, covariance)
     finished, spreading = [], False
     for seed in seeds_per_chain(random_seed, chains):
