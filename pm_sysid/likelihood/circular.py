@@ -15,6 +15,8 @@ import numpy as np
 import pymc as pm
 
 TURN = 2 * np.pi
+#: Standard deviation of an angle of which nothing is known.
+ALL_ROUND = TURN / np.sqrt(12.0)
 #: By how much rounding may take an angle beyond half a turn.
 ROUNDING = 1e-9
 #: Angles at which a turn may begin, and the concentration of the kernel that smooths draws: about a fifth of a radian.
@@ -49,6 +51,16 @@ def in_other_turns(points: np.ndarray, centre: np.ndarray, circular: np.ndarray 
     """Which of points (N, d) have an angle more than half a turn from a centre (d,)."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.any(circular & (np.abs(points - centre) > TURN / 2 + ROUNDING), axis=1))
+
+
+def no_wider_than_turn(covariance: np.ndarray, circular: np.ndarray) -> np.ndarray:
+    """Covariance (d, d) with angles no wider than spread evenly over the circle; their correlations stay as they are.
+
+    The curvature of a phase that hardly matters says that it spreads over many turns.
+    """
+    narrower = np.minimum(1.0, ALL_ROUND / np.sqrt(np.diag(covariance)))
+    factor = np.where(circular, narrower, 1.0)
+    return np.asarray(factor[:, None] * covariance * factor)
 
 
 def middle_of_turn(angles: np.ndarray, weights: np.ndarray) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pm_sysid.likelihood.circular import middle_of_turn
+from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.sampling.smc.missed_modes import log_posterior, prior
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 
@@ -22,7 +23,7 @@ def turns_by_prior(target: Any) -> np.ndarray:
 
     They follow from the model alone, so that all workers, and a run that goes on later, have the same ones.
     """
-    coordinates = target.coordinates
+    coordinates: Coordinates = target.coordinates
     if not coordinates.circular.any():
         return coordinates.centre
     rng = np.random.default_rng(0)

@@ -112,6 +112,13 @@ def test_nuts_by_order_says_that_there_is_another_mode() -> None:
     assert idata.attrs["trusted"] == 0 and "cannot be trusted" in idata.attrs["verdict"]
 
 
+def test_independent_proposals_by_order_doubt_the_evidence_where_there_is_another_mode() -> None:
+    with pytest.warns(UserWarning, match="There are 2 modes, and the proposals stay around the best one"):
+        idata = sid.sample(two_modes(), 300, method="independent", **QUIET)
+    assert idata.attrs["trusted"] == 0
+    assert "There are 2 modes, and the proposals stay around the best one." in sid.log_evidence(idata).doubt
+
+
 def test_too_few_draws_are_said() -> None:
     with pytest.warns(UserWarning, match="effective draws"):
         idata = sid.sample(line(), 50, **QUIET)
@@ -141,6 +148,20 @@ def test_warnings_of_the_mode_search_are_passed_on(monkeypatch: pytest.MonkeyPat
     with pytest.warns(UserWarning, match="cannot be trusted.*the search has seen something"):
         idata = sid.sample(line(), 500, **QUIET)
     assert idata.attrs["trusted"] == 0 and "the search has seen something" in idata.attrs["choices"].splitlines()
+
+
+def test_how_functions_are_compiled_says_nothing_against_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTensor warns that numba runs the spline of an interpolated prior in object mode: slowly, and rightly."""
+    grid = np.linspace(-4.0, 4.0, 201)
+    with pm.Model() as model:
+        mu = pm.Interpolated("mu", grid, np.exp(-(grid**2) / 2))
+        pm.Normal("y", mu, 1.0, observed=0.3 + np.random.default_rng(0).standard_normal(100))
+    caught: list[str] = []
+    said = module._said
+    monkeypatch.setattr(module, "_said", lambda found: caught.extend(str(w.message) for w in found) or said(found))
+    idata = sid.sample(model, 500, method="independent", **QUIET)
+    assert any("object mode" in text for text in caught)  # it still warns
+    assert idata.attrs["trusted"] == 1 and "object mode" not in idata.attrs["choices"], idata.attrs["verdict"]
 
 
 def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
