@@ -7,10 +7,12 @@ import os
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
+import pytensor
 import xarray as xr
 
 from pm_sysid.arguments import among, count, flag, shown, whole_seed
@@ -19,6 +21,7 @@ from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
 from pm_sysid.inference.initial_states import InitialStates, doubt_evidence, replace_evidence, widen_evidence
+from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
@@ -30,6 +33,7 @@ from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_aroun
 from pm_sysid.sampling.smc.evidence import Estimate
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
+from pm_sysid.sampling.smc.turns import turns_about
 
 _log = logging.getLogger("pm_sysid")
 
@@ -45,6 +49,8 @@ FEW_UNKNOWNS = 20
 ACCEPTANCE, CAREFUL = 0.8, 0.97
 #: Standard errors by which two estimates of the evidence may differ by chance.
 CHANCE = 2.0
+#: Where PyTensor's files are, which warn of functions that run slowly ("Numba will use object mode ...").
+COMPILER = str(Path(pytensor.__file__).parent)
 
 type Method = Literal["independent", "nuts", "ibis"]
 
@@ -211,7 +217,7 @@ class _Run:
     def choice(self) -> Method:
         """Independent proposals or NUTS where there is one clear maximum and nothing cuts the space."""
         try:
-            Target(self.model)
+            coordinates = Target(self.model).coordinates
         except ValueError as error:
             self.say(f"NUTS, since sequential sampling cannot take this model ({error})")
             return "nuts"
@@ -225,6 +231,10 @@ class _Run:
         if np.sum(shares > SECOND_MODE) > 1:
             by_mode = ", ".join(f"{100 * s:.3g} %" for s in shares)
             self.say(f"sequential sampling, since there are {len(shares)} modes (shares by Laplace: {by_mode})")
+            return "ibis"
+        if np.any(np.diag(self.mode.covariance)[coordinates.circular] > ALL_ROUND**2):
+            # Along a flat circle no trajectory of NUTS ever turns back.
+            self.say("sequential sampling, since little is known of an angle, around which NUTS would go without end")
             return "ibis"
         # Without filters a gradient costs little; among many unknowns independent proposals seldom fit.
         if filter_names(self.model) and self.mode.point.size <= FEW_UNKNOWNS:
@@ -305,6 +315,10 @@ class _Run:
         x = target.unconstrained({name: v.reshape(chains * draws, *v.shape[2:]) for name, v in values.items()})
         points = np.array([self.mode.modes[k].point for k in known])
         covariances = np.array([self.mode.modes[k].covariance for k in known])
+        # No turn of an angle may begin within a mode.
+        coordinates = target.coordinates
+        coordinates.centre = turns_about(x, np.full(len(x), 1 / len(x)), coordinates.circular)
+        x, points = coordinates.wrapped(x), coordinates.wrapped(points)
         found = across_modes(target, x, points, covariances, shares[known], rng)
         if found is None:
             if empty := [k for k, near in zip(known, draws_near(x, points, covariances), strict=True) if not near]:
@@ -369,15 +383,17 @@ class _Run:
 
     def _reasons(self, idata: xr.DataTree, method: str) -> list[str]:
         """What speaks against the draws."""
-        reasons = self.against(idata, method)
+        reasons, elsewhere = self.against(idata, method), list[str]()
         if method != "ibis" and self.mode is not None and np.sum(self.mode.shares > SECOND_MODE) > 1:
             stays = "NUTS stays in the one it starts in" if method == "nuts" else "the proposals stay around the best one"
-            reasons.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
+            elsewhere.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
         if method != "ibis" and self.trouble:
-            reasons.append(self.trouble)
+            elsewhere.append(self.trouble)
         wrong = [self.lost, self.shares_trouble, self.steps_trouble, *self._initial_states(idata, method)]
-        self.wrong = [reason for reason in wrong if reason]
-        return [*reasons, *(r for r in self.wrong if method == "ibis" or r not in self.trouble)]
+        said = " ".join(elsewhere)
+        # What a sampler that begins at a mode may not have reached is missing in its evidence, too.
+        self.wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]
+        return [*reasons, *self.wrong]
 
     def _initial_states(self, idata: xr.DataTree, method: str) -> list[str]:
         """What speaks against the linearisation about uncertain initial states."""
@@ -415,8 +431,9 @@ class _Run:
 
 
 def _said(caught: list[warnings.WarningMessage]) -> str:
-    """What warnings say to a user, each once."""
-    return " ".join(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+    """What warnings say to a user of the posterior, each once; how functions are compiled is no part of that."""
+    said = [w for w in caught if issubclass(w.category, UserWarning) and not w.filename.startswith(COMPILER)]
+    return " ".join(dict.fromkeys(str(w.message) for w in said))
 
 
 def _check(model: pm.Model) -> None:

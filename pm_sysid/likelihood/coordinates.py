@@ -16,6 +16,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.compat import CheckParameterValue, join_nonshared_inputs, toposort
 from pm_sysid.environment import compiling
 from pm_sysid.idata import dataset
+from pm_sysid.likelihood.circular import circular_coordinates, in_other_turns, same_turn
 from pm_sysid.recurrence.functions import compiled
 
 
@@ -60,6 +61,10 @@ class Coordinates:
         Their number d.
     point : dict
         The model's initial point.
+    circular : array of bool, shape (d,)
+        Which coordinates are angles. The density repeats itself with every turn of theirs, and one turn is the whole of it.
+    centre : array, shape (d,)
+        Middle of this turn, for samplers to set: the angles of particles are within half a turn of it.
     """
 
     def __init__(self, model: pm.Model) -> None:
@@ -68,6 +73,18 @@ class Coordinates:
             self.point = model.initial_point()
         self.labels = element_labels({v.name: np.shape(self.point[v.name]) for v in model.value_vars})
         self.size = len(self.labels)
+        self.circular = circular_coordinates(model, self.point)
+        self.centre = np.zeros(self.size)
+
+    def wrapped(self, particles: np.ndarray) -> np.ndarray:
+        """The same particles (..., d) in the one turn of each angle that counts."""
+        return same_turn(particles, self.centre, self.circular)
+
+    def once(self, log_density: np.ndarray, particles: np.ndarray) -> np.ndarray:
+        """Log density (B,) of particles (B, d), minus infinity in all turns but one: else its integral would be infinite."""
+        if not self.circular.any():
+            return log_density
+        return np.where(in_other_turns(particles, self.centre, self.circular), -np.inf, log_density)
 
     def vectorised(self, graphs: Sequence[Variable], particles: Variable) -> list[Variable]:
         """Graphs of value variables as graphs of many particles (B, d)."""
@@ -108,7 +125,7 @@ class Coordinates:
         """Side by side, values of the free variables in the order of their value variables."""
         order = {self.model.rvs_to_values[rv]: k for k, rv in enumerate(self.model.free_RVs)}
         columns = [np.reshape(values[order[v]], (count, -1)) for v in self.model.value_vars]
-        return np.concatenate(columns, axis=1).astype(np.float64)
+        return self.wrapped(np.concatenate(columns, axis=1).astype(np.float64))
 
     @cached_property
     def _constrained_function(self) -> tuple[list[str], Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
+from pm_sysid.likelihood.circular import same_turn
 from pm_sysid.likelihood.descent import Batch, Descent, descend, newton
 
 #: Starts differ by this root mean square of their coordinates, in prior standard deviations.
@@ -36,13 +37,17 @@ STAGES = (1.0, 0.1, 0.01)
 
 @dataclass(frozen=True, eq=False)
 class Peak:
-    """An end of searches: negative log posterior, inverse Hessian, whether it is a maximum, and how many searches led there."""
+    """An end of searches: negative log posterior, inverse Hessian, whether it is a maximum, and how many searches led there.
+
+    ``circular`` says which coordinates (d,) are angles.
+    """
 
     point: np.ndarray
     covariance: np.ndarray
     value: float
     converged: bool
     searches: int = 1
+    circular: np.ndarray | bool = False
 
     @property
     def log_evidence(self) -> float:
@@ -53,8 +58,8 @@ class Peak:
         return float(-self.value + 0.5 * (self.point.size * np.log(2 * np.pi) + volume))
 
     def distance(self, points: np.ndarray) -> np.ndarray:
-        """Squared Mahalanobis distances (B,) of points (B, d)."""
-        away = points - self.point
+        """Squared Mahalanobis distances (B,) of points (B, d), or of the nearest of their copies in other turns of angles."""
+        away = same_turn(points, self.point, self.circular) - self.point
         result: np.ndarray = np.sum(away * np.linalg.solve(self.covariance, away.T).T, axis=1)
         return result
 
@@ -121,8 +126,13 @@ def summits(points: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.nda
     return np.flatnonzero(np.isfinite(values) & (values < np.min(values[near[:, 1:]], axis=1)))
 
 
-def climb_all(batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[Peak]) -> list[Peak]:
-    """Search from each start, and add the ends to the peaks that are known; best evidence first."""
+def climb_all(
+    batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[Peak], circular: np.ndarray | bool = False
+) -> list[Peak]:
+    """Search from each start, and add the ends to the peaks that are known; best evidence first.
+
+    Of coordinates that are angles (``circular``), a mode is found again in every turn: it counts once, between -pi and pi.
+    """
     ends = descend(batch, starts, scale, ROUNDS)
     peaks = list(peaks)
     worth = worth_polishing(ends, [p.value for p in peaks if p.converged])
@@ -133,8 +143,9 @@ def climb_all(batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[P
         if _merged(peaks, ends.x[k], limit):
             continue
         point, covariance, converged = newton(batch, ends.x[k])
+        point = same_turn(point, np.zeros(point.size), circular)
         if not converged or not _merged(peaks, point, SAME):
-            peaks.append(Peak(point, covariance, float(batch(point[None])[0][0]), converged))
+            peaks.append(Peak(point, covariance, float(batch(point[None])[0][0]), converged, circular=circular))
     return ranked(peaks)
 
 

@@ -454,7 +454,7 @@ class Hunt:
         before = 0 if self.tracked is None else self.tracked.evaluations
         batch = self.tracked = Tracked(self.functions.descent_function(), self.say)
         batch.evaluations, batch.best = before, best
-        found = climb_all(batch, np.array([p.point for p in self.peaks]), self.scale, [])
+        found = climb_all(batch, np.array([p.point for p in self.peaks]), self.scale, [], self.functions.coordinates.circular)
         searches = [0] * len(found)
         for peak in self.peaks if found else []:
             searches[int(np.argmin([q.distance(peak.point[None])[0] for q in found]))] += peak.searches
@@ -470,7 +470,7 @@ class Hunt:
             )
 
     def _climb(self, batch: Batch, starts: np.ndarray) -> None:
-        self.peaks = climb_all(batch, starts, self.scale, self.peaks)
+        self.peaks = climb_all(batch, starts, self.scale, self.peaks, self.functions.coordinates.circular)
         self.searches += len(starts)
 
     def loosened(self, points: np.ndarray) -> Callable[[float], Batch]:

@@ -301,9 +301,14 @@ class Target:
         return np.asarray(self.threads, dtype=np.int64)
 
     def log_prior(self, particles: Any) -> np.ndarray:
-        """Log prior density (with Jacobians and potentials) of particles (B, d), shape (B,)."""
-        result: np.ndarray = np.asarray(self._prior_function(self._check(particles), self._n_threads))
-        return result
+        """Log prior density (with Jacobians and potentials) of particles (B, d), shape (B,).
+
+        Minus infinity more than half a turn from ``coordinates.centre`` for angles of circular variables (``pm.VonMises``), of
+        which PyMC's transform takes all turns for one.
+        """
+        array = self._check(particles)
+        result: np.ndarray = np.asarray(self._prior_function(array, self._n_threads))
+        return self.coordinates.once(result, array)
 
     def log_likelihood(self, particles: Any, n: int | None = None, *, edges: Any = None) -> np.ndarray:
         """Log-likelihood of the first ``n`` samples (default: all), or of each block of samples between ``edges``.
@@ -360,8 +365,10 @@ class Target:
         """Log prior (B,), its gradient (B, d), log-likelihood of the first ``n`` samples (B,) and its gradient (B, d)."""
         borders = self._check_edges([0, self.n_samples if n is None else n])
         with np.errstate(all="ignore"):
-            results = self._gradient_function(self._check(particles), borders, self._n_threads)
+            array = self._check(particles)
+            results = self._gradient_function(array, borders, self._n_threads)
         prior, d_prior, likelihood, d_likelihood = results
+        prior = self.coordinates.once(prior, array)
         likelihood = np.where(np.isnan(likelihood), -np.inf, likelihood)
         return prior, d_prior, likelihood, d_likelihood
 

@@ -104,6 +104,7 @@ class Sequential:
         least half of those taken in, so that early stages do not pay for the whole record.
         """
         T, count = self.target.n_samples, len(start.x)
+        start = start._replace(x=self.target.coordinates.wrapped(start.x))
         by = diffusion_samples
         if by is None:
             first = -(-T // 2 ** max(0, int(np.log2(max(T, 1) / MIN_DIFFUSION_SAMPLES))))
@@ -167,6 +168,11 @@ class Sequential:
         mass = draw_prior_and_mass(self.target.coordinates, self.draws, rng)[1]
         state = self.init(Start(x, self.target.n_samples, mass=mass), self.target.n_samples)
         return self.move(state._replace(log_weights=level, region=part), rng)
+
+    def wrapped(self, state: SequentialState) -> SequentialState:
+        """A state with all particles in the one turn of each angle that counts for this target."""
+        wrapped, particles = self.target.coordinates.wrapped, state.particles
+        return state._replace(particles=particles._replace(x=wrapped(particles.x)), remembered=wrapped(state.remembered))
 
     def finished(self, state: SequentialState) -> bool:
         """Whether the particles are weighted by the whole record, and their diffusions calibrated by it."""

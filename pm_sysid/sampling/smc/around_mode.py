@@ -18,6 +18,7 @@ import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
 from pm_sysid.compat.samplers import sample_by_stages
+from pm_sysid.likelihood.circular import no_wider_than_turn
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.ridges import Ridges, ridges
 from pm_sysid.likelihood.target import Progress, Target
@@ -112,6 +113,9 @@ def sample_around_mode(
     walking = replace(moves, min_acceptance=ALWAYS)
     kernel = IBIS(draws, model=model, random_seed=random_seed, moves=moves)
     target = kernel.sequential.target
+    # Angles make one turn about the mode: all that is near it lies in this turn.
+    target.coordinates.centre = np.where(target.coordinates.circular, point, 0.0)
+    covariance = no_wider_than_turn(covariance, target.coordinates.circular)
     along = ridges(PosteriorFunctions(model).descent_function(), point, covariance)
     finished, spreading = [], False
     for seed in seeds_per_chain(random_seed, chains):

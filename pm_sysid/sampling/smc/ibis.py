@@ -22,6 +22,7 @@ from pm_sysid.progress import NO_RATE, Beta, Rate, expecting, rate_of, text_colu
 from pm_sysid.sampling.smc.algorithm import PATH, Sequential
 from pm_sysid.sampling.smc.moves import Moves
 from pm_sysid.sampling.smc.particle_state import SequentialState, Start
+from pm_sysid.sampling.smc.turns import turns_by_prior
 from pm_sysid.storage import Checkpoint, Saved
 
 _log = logging.getLogger("pm_sysid")
@@ -154,6 +155,7 @@ class IBIS(SMC_KERNEL):
         self.var_info = {v.name: (np.shape(point[v.name]), int(np.size(point[v.name]))) for v in self.variables}
         # Compiled here, in the main process, by one draw of the prior: workers get the compiled functions.
         expecting(target.functions)
+        target.coordinates.centre = turns_by_prior(target)
         self.state = self.sequential.init(Start(target.draw_prior(1, self.rng), mass=Mass()))
         self.elsewhere: Iterator[FinishedChain] | None = None
         self._reset_state()
@@ -349,9 +351,10 @@ class IBIS(SMC_KERNEL):
     def _restore(self, file: Checkpoint, saved: Saved) -> None:
         """Take up a checkpoint; its stages are handed to PyMC once more, as if they had just been made."""
         try:
-            self.state = state = SequentialState.from_parts(saved.arrays, saved.numbers)
+            state = SequentialState.from_parts(saved.arrays, saved.numbers)
         except KeyError as error:
             raise ValueError(f"the checkpoint in {str(file.folder)!r} lacks {error}; give a new folder.") from error
+        self.state = state = self.sequential.wrapped(state)
         again = self.sequential.init(Start(state.particles.x[:1], state.n, mass=Mass()), state.diffusion_samples)
         was, now = state.particles.log_likelihood[0], again.particles.log_likelihood[0]
         if not np.isclose(now, was, rtol=1e-6, atol=1e-6):

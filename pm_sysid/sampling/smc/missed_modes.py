@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 
 from pm_sysid.compat import ParameterValueError
+from pm_sysid.likelihood.circular import in_other_turns, same_turn
 from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.likelihood.descent import descend
 from pm_sysid.likelihood.global_search import NEAR, ROUNDS, distinct, worth_polishing
@@ -60,14 +61,18 @@ class Region(NamedTuple):
     point : array, shape (d,)
     root : array, shape (d, d)
         Lower root of the covariance.
+    circular : array of bool, shape (d,)
+        Which coordinates are angles: then all turns of theirs are one.
     """
 
     point: np.ndarray
     root: np.ndarray
+    circular: np.ndarray | bool = False
 
     def distance(self, x: np.ndarray) -> np.ndarray:
         """Squared Mahalanobis distances (N,) of points (N, d)."""
-        z = scipy.linalg.solve_triangular(self.root, (x - self.point).T, lower=True)
+        away = same_turn(x, self.point, self.circular) - self.point
+        z = scipy.linalg.solve_triangular(self.root, away.T, lower=True)
         return np.asarray(np.sum(z**2, axis=0))
 
     def laplace(self, height: float) -> float:
@@ -116,15 +121,18 @@ class Search(NamedTuple):
 
 
 class Counted:
-    """The negative log posterior of a target, up to the evidence, and how many points it was computed at."""
+    """The negative log posterior of a target, up to the evidence, and how many points it was computed at.
 
-    def __init__(self, target: Any) -> None:
-        self.target, self.points = target, 0
+    Points are first ``wrapped`` into the turn of each angle that counts, so that a search meets no edge.
+    """
+
+    def __init__(self, target: Any, wrapped: Values = lambda x: x) -> None:
+        self.target, self.wrapped, self.points = target, wrapped, 0
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Values (N,) at points (N, d), infinite where there are none."""
         self.points += len(x)
-        return self._halved(x)
+        return self._halved(self.wrapped(x))
 
     def _halved(self, x: np.ndarray) -> np.ndarray:
         """Values of a batch; where a point makes it fail (searches go far), of its halves."""
@@ -165,12 +173,13 @@ def search(target: Any, x: np.ndarray, log_weights: np.ndarray, evaluations: int
         Likelihoods of a sample that the run has computed.
     rng : numpy.random.Generator
     """
-    value, most = Counted(target), int(PART * evaluations / target.n_samples)
+    value, most = Counted(target, target.coordinates.wrapped), int(PART * evaluations / target.n_samples)
     draws = prior(target.coordinates, int(np.clip(OF_DRAWS * most, LEAST_DRAWS, MOST_DRAWS)), rng)
     if draws is None:
         return None
     scale = widths(draws)
     ends, values = climbed(value, draws, scale, most)
+    ends = target.coordinates.wrapped(ends)
     some = x[rng.permutation(len(x))[:AMONG]]
     elsewhere = ~among(value, ends, values, some, rng)
     missed, least = list[Near](), float(scipy.special.logsumexp(log_weights) + np.log(MATTERS) - TOO_LOW)
@@ -179,7 +188,7 @@ def search(target: Any, x: np.ndarray, log_weights: np.ndarray, evaluations: int
             break
         if any(near.region.distance(end[None])[0] < NEAR for near in missed):
             continue
-        region = curved(value, end, height, scale)
+        region = curved(value, end, height, scale)._replace(circular=target.coordinates.circular)
         if region.laplace(height) < least:
             continue
         others = [near.region for near in missed]
@@ -289,7 +298,7 @@ def drawn_near(value: Values, region: Region, others: list[Region], count: int, 
     proposal = Mixture(np.ones(1), region.point[None], WIDER * region.root[None], FREEDOM)
     x = proposal.draw(count, rng)
     log_weights = -value(x) - proposal.logpdf(x) - np.log(len(x))
-    here = region.inside(x) & (log_weights > -np.inf)
+    here = region.inside(x) & (log_weights > -np.inf) & ~in_other_turns(x, region.point, region.circular)
     for other in others:
         here &= ~other.inside(x)
     return Near(region, x[here], log_weights[here])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 import xarray as xr
 
@@ -112,6 +113,13 @@ def test_nuts_by_order_says_that_there_is_another_mode() -> None:
     assert idata.attrs["trusted"] == 0 and "cannot be trusted" in idata.attrs["verdict"]
 
 
+def test_independent_proposals_by_order_doubt_the_evidence_where_there_is_another_mode() -> None:
+    with pytest.warns(UserWarning, match="There are 2 modes, and the proposals stay around the best one"):
+        idata = sid.sample(two_modes(), 300, method="independent", **QUIET)
+    assert idata.attrs["trusted"] == 0
+    assert "There are 2 modes, and the proposals stay around the best one." in sid.log_evidence(idata).doubt
+
+
 def test_too_few_draws_are_said() -> None:
     with pytest.warns(UserWarning, match="effective draws"):
         idata = sid.sample(line(), 50, **QUIET)
@@ -141,6 +149,32 @@ def test_warnings_of_the_mode_search_are_passed_on(monkeypatch: pytest.MonkeyPat
     with pytest.warns(UserWarning, match="cannot be trusted.*the search has seen something"):
         idata = sid.sample(line(), 500, **QUIET)
     assert idata.attrs["trusted"] == 0 and "the search has seen something" in idata.attrs["choices"].splitlines()
+
+
+def interpolated() -> pm.Model:
+    """PyTensor has numba run the spline of the prior's density in object mode, and warns of that."""
+    grid = np.linspace(0.2, 3.0, 201)
+    with pm.Model() as model:
+        rate = pm.Interpolated("rate", grid, np.exp(-((grid - 1) ** 2)))
+        sid.ODEFilter("y", tiny.DECAY, tiny.RECORD, {"rate": rate}, noise=0.05, x0=1.0, substeps=2)
+    return model
+
+
+def test_how_functions_are_compiled_says_nothing_against_draws() -> None:
+    model = interpolated()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pytensor.function(model.value_vars, model.logp(vars=model.free_RVs), mode="NUMBA")
+        warnings.warn("the search has seen something", stacklevel=1)
+    assert any("object mode" in str(w.message) for w in caught)
+    assert module._said(caught) == "the search has seen something"
+
+
+def test_an_interpolated_prior_is_no_reason_not_to_trust_the_draws() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        idata = sid.sample(interpolated(), 500, **QUIET)
+    assert idata.attrs["trusted"] == 1, idata.attrs["verdict"]
 
 
 def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
