@@ -27,7 +27,7 @@ COLUMNS = ("model", "points", "distance", "log_prior", "log_pool")
 #: Most local ellipsoids of a model.
 CENTRES = 100
 #: Effective particles of a model, as a part of those that its weight is worth, below which it is proposed more often.
-WORTH = 0.5
+WORTH = 0.4
 #: Acceptance of the ellipsoid of all particles below which local ones are drawn more often, at most with this probability.
 EMPTY, MOST_LOCAL = 0.2, 0.8
 
