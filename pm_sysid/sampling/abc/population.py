@@ -27,7 +27,7 @@ COLUMNS = ("model", "points", "distance", "log_prior", "log_pool")
 #: Most local ellipsoids of a model.
 CENTRES = 100
 #: Effective particles of a model, as a part of those that its weight is worth, below which it is proposed more often.
-WORTH = 0.4
+WORTH = 0.5
 #: Acceptance of the ellipsoid of all particles below which local ones are drawn more often, at most with this probability.
 EMPTY, MOST_LOCAL = 0.2, 0.8
 
@@ -354,6 +354,8 @@ def next_proposals(
             local, centres = cover(points, share, standard, CENTRES, uniform)
             dense = float(np.sum(volume * np.exp(local.log_density(points, centres))))
             bent[k] = emptiness(empty, dense)
+            if bent[k] == 0:  # even density is for bent regions; in others, centres are as likely as each other
+                local = replace(local, shares=np.full(len(centres), 1 / len(centres)))
             accepted[k] += probabilities.local_at(bent[k]) * (dense - empty)
         often[k] = shortage(weight[mine], d, particles)
         regions.append(Region(standard, shrunken, local, _separate(points, kernel, share, enlarge, standard)))
