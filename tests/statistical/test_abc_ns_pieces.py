@@ -14,7 +14,7 @@ FLOOR = 0.1
 
 
 def distance(observed: np.ndarray, simulated: np.ndarray) -> float:
-    return float(np.hypot(simulated[0] - observed[0], FLOOR))
+    return float(np.linalg.norm(np.append(simulated - observed, FLOOR)))
 
 
 def run(models: dict[str, pm.Model], seed: int) -> Any:
@@ -62,3 +62,51 @@ def test_two_regions_keep_their_shares() -> None:
         mass, error = float(rounds["model_mass"][0]), float(rounds["model_mass_se"][0])
         assert abs(mass - width * np.sum(1 / slopes) / 6) < 5 * error, seed
         assert error < 0.1 * mass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["uniform", "lognormal"])
+def test_a_bent_ridge_keeps_its_ends(law: str) -> None:
+    """A product of two parameters and one parameter with the prior of that product: the same mass at every threshold.
+
+    With 500 particles the ridge had 0.21 to 0.45 of the probability in place of a half, its ends were lost, and half of
+    the runs did not say so: its ellipsoid is nearly empty, and the few particles that it found were not its shape.
+    """
+
+    def model(product: Any) -> pm.Model:
+        def simulate(rng: Any, b: Any, k: Any, size: Any = None) -> np.ndarray:
+            return np.append(b, k)
+
+        with pm.Model() as built:
+            k = pm.Uniform("k", 0.0, 4.0)
+            pm.Simulator("y", simulate, product(), k, observed=[0.3 if law == "uniform" else 2.0, 1.0])
+        return built
+
+    if (
+        law == "uniform"
+    ):  # minus the logarithm of the product is gamma distributed, and that of a factor uniform from 0 to log 10
+        models = {
+            "ridge": model(lambda: 3.0 * pm.Uniform("x", 0.0, 1.0) * pm.Uniform("z", 0.0, 1.0)),
+            "flat": model(lambda: 3.0 * pm.math.exp(-pm.Gamma("u", 2.0, 1.0))),
+        }
+        spread = np.log(10.0) / np.sqrt(12.0)
+    else:
+        models = {
+            "ridge": model(lambda: pm.LogNormal("x", 0.0, 1.5) * pm.LogNormal("z", 0.0, 1.5)),
+            "flat": model(lambda: pm.LogNormal("u", 0.0, 1.5 * np.sqrt(2.0))),
+        }
+        spread = 1.5 / np.sqrt(2.0)
+    away, spreads, doubts = [], [], 0
+    for seed in range(6):
+        found = run(models, seed)
+        rounds = found["populations"].to_dataset()
+        probability, error = float(rounds["model_probability"][0]), float(rounds["model_probability_se"][0])
+        away.append(probability - 0.5)
+        assert abs(away[-1]) < max(3.5 * error, 0.05), (seed, probability, error)
+        mass, mass_error = rounds["model_mass"].values, rounds["model_mass_se"].values
+        assert abs(mass[0] - mass[1]) < 4 * np.hypot(*mass_error), (seed, mass, mass_error)
+        spreads.append(float(np.log(found["ridge/posterior"]["x"].values).std()))
+        doubts += bool(found.attrs["doubt"])
+    print("probability", np.mean(away) + 0.5, np.std(away), "spread", np.mean(spreads) / spread, "doubts", doubts)
+    assert abs(np.mean(away)) < 0.06 and np.abs(away).max() < 0.13, away
+    assert abs(np.mean(spreads) / spread - 1) < 0.12 and min(spreads) > 0.7 * spread, spreads

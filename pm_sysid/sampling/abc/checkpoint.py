@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pm_sysid.arguments import place
-from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid, Pieces
+from pm_sysid.sampling.abc.cover import Cover
+from pm_sysid.sampling.abc.ellipsoids import Ellipsoid, Pieces
 from pm_sysid.sampling.abc.population import COLUMNS, Population, ProposalDistribution, ProposalProbabilities, Region
 from pm_sysid.storage import check_identity, plain, read, write
 
@@ -40,6 +41,7 @@ class ABCCheckpoint:
                 for kind, part in (region._asdict() if region else {}).items():
                     if isinstance(part, Cover):
                         arrays[f"{kind}_{r}_{k}_mean"], arrays[f"{kind}_{r}_{k}_root"] = part.centres, part.roots
+                        arrays[f"{kind}_{r}_{k}_shares"] = part.shares
                     elif isinstance(part, Pieces):
                         arrays[f"{kind}_{r}_{k}_shares"] = part.shares
                         for j, ellipsoid in enumerate(part.ellipsoids):
@@ -110,6 +112,6 @@ def _region(arrays: dict[str, np.ndarray], key: str) -> Region | None:
     return Region(
         standard,
         _ellipsoid(arrays, f"shrunken_{key}"),
-        None if local is None else Cover(arrays[f"local_{key}_mean"], local),
+        None if local is None else Cover(arrays[f"local_{key}_mean"], local, arrays[f"local_{key}_shares"]),
         None if shares is None else Pieces(tuple(e for e in found if e is not None), shares),
     )

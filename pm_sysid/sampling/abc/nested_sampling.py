@@ -242,7 +242,8 @@ class Run:
         """What must be the same for a run to go on."""
         simulations = self.simulations
         labels = {name: cube.labels for name, cube in zip(simulations.models, simulations.cubes, strict=True)}
-        settings = {"particles": self.particles, **vars(self.thresholds), **vars(self.proposals)}
+        # The coordinates of local ellipsoids: files of earlier versions have them in the cube.
+        settings = {"particles": self.particles, "local": "normal scores", **vars(self.thresholds), **vars(self.proposals)}
         return {**settings, "min_acceptance": self.execution.min_acceptance, "models": labels, "prior": self.prior}
 
     def restore(self, saved: ABCCheckpoint, random_seed: int | None) -> None:
@@ -424,6 +425,7 @@ class Run:
             shrink=self.proposals.shrink,
             enlarge=self.proposals.enlarge,
             uniform=float(rng.random()),
+            particles=self.particles,
         )
 
     def _fill(self, threshold: float, proposals: ProposalDistribution, active: Population | None, wanted: int) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from pm_sysid.sampling.abc.ellipsoids import Cover, Ellipsoid, Pieces, around, cover, pieces, whole_cube
+from pm_sysid.sampling.abc.cover import Cover, cover
+from pm_sysid.sampling.abc.ellipsoids import Ellipsoid, Pieces, around, pieces, whole_cube
 
 #: No more than this share of a population is dropped at a time.
 MOST_DROPPED = 0.9
@@ -24,7 +25,11 @@ DEFENSIVE = 0.1
 #: Arrays of a population.
 COLUMNS = ("model", "points", "distance", "log_prior", "log_pool")
 #: Most local ellipsoids of a model.
-CENTRES = 40
+CENTRES = 100
+#: Effective particles of a model, as a part of those that its weight is worth, below which it is proposed more often.
+WORTH = 0.5
+#: Acceptance of the ellipsoid of all particles below which local ones are drawn more often, at most with this probability.
+EMPTY, MOST_LOCAL = 0.2, 0.8
 
 
 class Candidates(NamedTuple):
@@ -143,7 +148,9 @@ def living_parts(population: Population, proposals: ProposalDistribution, enlarg
             total = float(weight[rows].sum())
             if total >= LIVING:
                 effective = total**2 / float(np.sum(weight[rows] ** 2))
-                parts.append(Part(rows, min(KEPT * (d + 1), KEPT_PART * effective)))
+                # Of a straight region few particles tell the shape; a bent one is known where they are, and nowhere else.
+                bent, part = proposals.probabilities.bent_of(k), KEPT_PART * effective
+                parts.append(Part(rows, bent * part + (1 - bent) * min(KEPT * (d + 1), part)))
     return parts
 
 
@@ -206,10 +213,26 @@ class Region(NamedTuple):
 
 
 class ProposalProbabilities(NamedTuple):
-    """Probabilities with which the shrunken and the local ellipsoids are drawn from."""
+    """Probabilities with which the shrunken and the local ellipsoids are drawn from.
+
+    ``bent`` says of each model how empty its ellipsoid is, from 0 to 1 (see :func:`emptiness`); none: of all, 0.
+    """
 
     shrunken: float = 0.0
     local: float = 0.0
+    bent: tuple[float, ...] = ()
+
+    def bent_of(self, k: int) -> float:
+        """How empty the ellipsoid of a model is."""
+        return self.bent[k] if self.bent else 0.0
+
+    def local_of(self, k: int) -> float:
+        """Probability with which the local ellipsoids of a model are drawn from."""
+        return self.local_at(self.bent_of(k))
+
+    def local_at(self, bent: float) -> float:
+        """Probability with which the local ellipsoids of a model as bent are drawn from."""
+        return max(self.local, (1 - self.shrunken) * MOST_LOCAL * bent)
 
 
 @dataclass
@@ -257,8 +280,8 @@ class ProposalDistribution:
             if region.shrunken is not None:
                 drawn = np.where(choice < self.probabilities.shrunken, region.shrunken.draw(normal, radius), drawn)
             if region.local is not None:
-                which = rng.integers(len(region.local.centres), size=len(rows))
-                drawn = np.where(choice >= 1 - self.probabilities.local, region.local.draw(which, normal, radius), drawn)
+                which = rng.random(len(rows))
+                drawn = np.where(choice >= 1 - self.probabilities.local_of(k), region.local.draw(which, normal, radius), drawn)
             points[rows, :d] = drawn
         return Candidates(model, points, int(rng.integers(2**31)))
 
@@ -268,13 +291,13 @@ class ProposalDistribution:
         for k, region in enumerate(self.regions):
             (rows,) = np.nonzero(model == k)
             if region is not None and len(rows):
-                result[rows] = math.log(self.models[k]) + self._log_mixture(region, points[rows, : self.sizes[k]])
+                result[rows] = math.log(self.models[k]) + self._log_mixture(region, k, points[rows, : self.sizes[k]])
         return result
 
-    def _log_mixture(self, region: Region, points: np.ndarray) -> np.ndarray:
+    def _log_mixture(self, region: Region, k: int, points: np.ndarray) -> np.ndarray:
         """Log-density of the mixture of a model's ellipsoids."""
         shrunken = self.probabilities.shrunken if region.shrunken is not None else 0.0
-        local = self.probabilities.local if region.local is not None else 0.0
+        local = self.probabilities.local_of(k) if region.local is not None else 0.0
         with np.errstate(divide="ignore"):
             total: np.ndarray = np.where(
                 region.standard.holds(points), np.log1p(-shrunken - local) - region.standard.log_volume, -np.inf
@@ -306,10 +329,12 @@ def next_proposals(
     shrink: float,
     enlarge: float,
     uniform: float,
+    particles: int,
 ) -> ProposalDistribution:
     """Ellipsoids around the active particles of each model (Algorithm 4); ``threshold`` is the one before."""
+    K = len(before.sizes)
     regions: list[Region | None] = []
-    weight, often = active.weight, np.zeros(len(before.sizes))
+    weight, often, bent, accepted = active.weight, np.zeros(K), np.zeros(K), np.zeros(K)
     for k, d in enumerate(before.sizes):
         mine = active.model == k
         old = before.regions[k]
@@ -321,13 +346,45 @@ def next_proposals(
         standard = around(points, kernel, enlarge, old.standard)
         shrunken = standard.shrunken(points[np.argmin(distance)], shrink) if probabilities.shrunken > 0 else None
         share = np.maximum(weight[mine] / weight[mine].max(), 1e-300)
-        local = cover(points, share, standard, CENTRES, uniform) if probabilities.local > 0 else None
-        total, squares = weight[mine].sum(), np.sum(weight[mine] ** 2)
-        # Few particles that hold much of the weight would be fewer still after the next fall of the threshold.
-        often[k] = np.clip(KEPT * (d + 1) * squares / total**2, 1.0, MOST_OFTEN) if total >= LIVING else 1.0
+        # Sums of the densities of proposals over these are the parts of their draws that are accepted.
+        volume = np.exp(-active.log_pool[mine])
+        accepted[k] = empty = float(np.sum(volume * standard.holds(points))) * math.exp(-standard.log_volume)
+        local = None
+        if probabilities.local > 0:
+            local, centres = cover(points, share, standard, CENTRES, uniform)
+            dense = float(np.sum(volume * np.exp(local.log_density(points, centres))))
+            bent[k] = emptiness(empty, dense)
+            if bent[k] == 0:  # even density is for bent regions; in others, centres are as likely as each other
+                local = replace(local, shares=np.full(len(centres), 1 / len(centres)))
+            accepted[k] += probabilities.local_at(bent[k]) * (dense - empty)
+        often[k] = shortage(weight[mine], d, particles)
         regions.append(Region(standard, shrunken, local, _separate(points, kernel, share, enlarge, standard)))
-    models = often * prior
-    return ProposalDistribution(regions, models / models.sum(), probabilities, before.sizes)
+    # Models that lack particles are proposed the more often the fewer of their candidates are accepted.
+    alike = np.maximum(np.max(accepted) / np.maximum(accepted, 1e-300), 1.0)
+    models = prior * np.where(often > 1, np.minimum(often * alike, MOST_OFTEN), often)
+    return ProposalDistribution(regions, models / models.sum(), probabilities._replace(bent=tuple(bent.tolist())), before.sizes)
+
+
+def shortage(weight: np.ndarray, d: int, particles: int) -> float:
+    """Factor by which the effective particles of a model, with these weights, are too few; 1 if they are enough.
+
+    Few particles that hold much of the weight would be fewer still after the next fall of the threshold. ``particles`` is the
+    number for all models, whose weights add up to one.
+    """
+    total = float(weight.sum())
+    if total < LIVING:
+        return 1.0
+    effective = total**2 / float(np.sum(weight**2))
+    return max(max(KEPT * (d + 1), WORTH * particles * total) / effective, 1.0)
+
+
+def emptiness(accepted: float, locally: float) -> float:
+    """How empty an ellipsoid is, from 0 to 1, by the acceptance of its draws and of those from local ellipsoids.
+
+    Nearly all draws from that around a bent region are in vain. Where the local ones do hardly better, as in many dimensions or
+    beside a simulator with much noise, they are not preferred.
+    """
+    return max(1 - accepted / EMPTY, 0.0) * max(1 - 2 * accepted / max(locally, 1e-300), 0.0)
 
 
 def _separate(points: np.ndarray, kernel: np.ndarray, weight: np.ndarray, enlarge: float, standard: Ellipsoid) -> Pieces | None:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from pm_sysid.sampling.abc.checkpoint import ABCCheckpoint, RunState
-from pm_sysid.sampling.abc.ellipsoids import Ellipsoid, Pieces, around, cover, pieces, whole_cube
+from pm_sysid.sampling.abc.ellipsoids import Ellipsoid, Pieces, around, pieces, whole_cube
 from pm_sysid.sampling.abc.population import (
     Part,
     Population,
@@ -137,7 +137,9 @@ def test_proposal_densities_are_those_of_the_draws() -> None:
     active = Population(model, points, rng.random(200), np.zeros(200), np.zeros(200), 1.0)
     start = initial_proposals(sizes, prior, np.log([0.5, 1.0]))
     assert np.allclose(start.models, [0.4, 0.6])
-    proposals = next_proposals(start, active, 1.0, prior, ProposalProbabilities(0.2, 0.5), shrink=0.1, enlarge=1.2, uniform=0.3)
+    proposals = next_proposals(
+        start, active, 1.0, prior, ProposalProbabilities(0.2, 0.5), shrink=0.1, enlarge=1.2, uniform=0.3, particles=200
+    )
     batch = next(proposals.batches([1, 2], 200_000))
     weight = np.exp(-proposals.log_density(batch.model, batch.points))
     for k, d in enumerate(sizes):
@@ -148,22 +150,6 @@ def test_proposal_densities_are_those_of_the_draws() -> None:
         assert np.allclose(centre, region.standard.mean, atol=0.01)
     again = next(proposals.batches([1, 2], 200_000))
     assert np.array_equal(again.points, batch.points, equal_nan=True) and again.seed == batch.seed
-
-
-def test_a_cover_is_drawn_from_as_it_says() -> None:
-    """Two clumps: the cover is on both and not between, and its density integrates to one."""
-    rng = np.random.default_rng(8)
-    points = np.concatenate([[0.2, 0.2], [0.8, 0.7]], dtype=float).reshape(2, 1, 2) + 0.02 * rng.standard_normal((2, 150, 2))
-    points = points.reshape(300, 2)
-    found = cover(points, np.ones(300), around(points, np.ones(300), 1.1, whole_cube(2)), 40, 0.5)
-    grid = (np.stack(np.meshgrid(np.arange(400), np.arange(400)), axis=-1).reshape(-1, 2) + 0.5) / 400
-    density = np.exp(found.log_density(grid))
-    assert density.mean() == pytest.approx(1.0, rel=0.02)
-    assert density[np.all(np.abs(grid - 0.5) < 0.1, axis=1)].max() == 0.0
-    which = rng.integers(len(found.centres), size=100_000)
-    drawn = found.draw(which, rng.standard_normal((100_000, 2)), rng.random(100_000))
-    assert np.allclose(drawn.mean(axis=0), (density[:, None] * grid).mean(axis=0), atol=0.005)
-    assert np.isfinite(found.log_density(drawn)).all()
 
 
 def test_coordinates_that_points_fill_are_free() -> None:
@@ -249,7 +235,7 @@ def test_a_checkpoint_keeps_pieces_and_free_coordinates(tmp_path: Path) -> None:
     active = Population(np.zeros(200, dtype=int), points, rng.random(200), np.zeros(200), np.zeros(200), 1.0)
     start = initial_proposals([3], np.ones(1), np.zeros(1))
     around_them = next_proposals(
-        start, active, 1.0, np.ones(1), ProposalProbabilities(0.1, 0.2), shrink=0.1, enlarge=1.1, uniform=0.3
+        start, active, 1.0, np.ones(1), ProposalProbabilities(0.1, 0.2), shrink=0.1, enlarge=1.1, uniform=0.3, particles=200
     )
     assert around_them.regions[0].pieces is not None
     saved = ABCCheckpoint(tmp_path / "run.nc", {})
