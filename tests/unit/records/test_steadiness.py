@@ -56,7 +56,7 @@ def test_a_burst_is_found_where_it_is_and_missing_samples_count() -> None:
 
 
 def test_drifts_that_correlations_do_not_see_are_found() -> None:
-    """A ramp of six standard errors, in records of several lengths; and a burst of a fiftieth of the record."""
+    """A ramp whose squares sum up to 36 times the variance of the noise; and noise that fades."""
     rng, seen = np.random.default_rng(1), np.zeros(3)
     for _ in range(40):
         e = rng.standard_normal(4000)
