@@ -64,11 +64,10 @@ def compare_models(
     Notes
     -----
     What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed, or that
-    :func:`sample` does not trust. The
-    evidence is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
-    weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model has
-    potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights are
-    those of ``az.compare`` from LOO (Yao et al. 2018).
+    :func:`sample` does not trust. The evidence is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or
+    ``pm.sample_smc``; its errors go into the weights, ``notes`` say where they leave open which model is the best, and what
+    speaks against an evidence. Where a model has potentials, evidences of the two kinds of runs are not of one definition,
+    which ``notes`` say, too. Stacking weights are those of ``az.compare`` from LOO (Yao et al. 2018).
     Compare Green (2015), Table 2.
 
     Examples

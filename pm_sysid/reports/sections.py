@@ -366,7 +366,7 @@ class Study:
                     blocks.append(
                         zoomable(f"Residuals of {output} over time", partial(residuals_over_time, values, time.get("t")))
                     )
-                draw = partial(plot_residuals, values, u=inputs.get(tests.cross_input or ""), lags=lags, **time)
+                draw = partial(plot_residuals, values, u=with_squares(inputs).get(tests.cross_input or ""), lags=lags, **time)
                 blocks.append(figure(f"Residuals of {output}{_beside(inputs, tests)}", draw, self.units))
             if pair := between_outputs({o: values for o, (values, _) in self._tested_innovations(name).items()}):
                 self.verdicts += verdicts.common(pair)
@@ -463,7 +463,9 @@ class Study:
             yield Listed(f"{what}: what it leaves of {output}, in units of the noise", verdicts.sentences(tests, freedom))
             if self.interactive:
                 yield zoomable(f"{what}: what it leaves of {output}", partial(residuals_over_time, left, record.t[kept]))
-            draw = partial(plot_residuals, left, u=inputs.get(tests.cross_input or ""), lags=lags, t=record.t[kept])
+            draw = partial(
+                plot_residuals, left, u=with_squares(inputs).get(tests.cross_input or ""), lags=lags, t=record.t[kept]
+            )
             title = f"{what}: what it leaves of {output}, in units of the noise{_beside(inputs, tests)}"
             yield figure(title, draw, self.units)
 
@@ -495,14 +497,15 @@ class Study:
 
 
 def _inputs(records: Sequence[TimeSeries], kept: np.ndarray | slice = slice(None)) -> dict[str, np.ndarray]:
-    """Inputs (T,) that vary, and their squares, by name, of records one after the other."""
+    """Inputs (T,) by name, of records one after the other."""
     matrix = np.concatenate([r.input_matrix[kept] for r in records])
-    return with_squares({name: matrix[:, j] for j, name in enumerate(records[0].inputs)})
+    return {name: matrix[:, j] for j, name in enumerate(records[0].inputs)}
 
 
 def _beside(inputs: Mapping[str, np.ndarray], tests: ResidualTests) -> str:
-    """Which of several inputs residuals are drawn beside: the one that they follow most."""
-    return f", beside the input {tests.cross_input}" if len(inputs) > 1 and tests.cross_input else ""
+    """Which of several inputs, or the square of one, residuals are drawn beside: that which they follow most."""
+    told = len(inputs) > 1 or tests.cross_input not in inputs
+    return f", beside the input {tests.cross_input}" if told and tests.cross_input else ""
 
 
 def _tested(what: str, residuals: np.ndarray, inputs: Mapping[str, np.ndarray]) -> Tested:
@@ -511,7 +514,10 @@ def _tested(what: str, residuals: np.ndarray, inputs: Mapping[str, np.ndarray]) 
     if count < 40:
         return Paragraph(f"{what}: {count} residuals are too few to test.", "warning")
     lags = min(50, count // 4)
-    return input_tests(residuals, inputs, min(25, lags)), lags
+    found = input_tests(residuals, with_squares(inputs), min(25, lags))
+    if not verdicts.follows(found):  # squares are shown where they tell something
+        found = input_tests(residuals, inputs, min(25, lags))
+    return found, lags
 
 
 def _outputs(name: str, model: pm.Model) -> tuple[str, ...]:

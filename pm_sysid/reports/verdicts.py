@@ -277,9 +277,14 @@ def _widest(found: Learned, known: Sequence[str]) -> list[str]:
     return [found.names[i], found.names[j]] if spread[i, j] > PRIOR_DECIDES else []
 
 
+def follows(tests: ResidualTests) -> bool:
+    """Whether residuals follow an input, by no chance."""
+    return tests.cross_p is not None and tests.cross_p <= ALPHA
+
+
 def coloured(tests: ResidualTests) -> str:
     """What shows that residuals are no noise, in words; empty if nothing does."""
-    if tests.cross_p is not None and tests.cross_p <= ALPHA:
+    if follows(tests):
         return f"follows {tests.the_input} (correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag})"
     if not tests.ljung_box_p > ALPHA:
         return f"is not white ({_whiteness(tests)})"
@@ -345,20 +350,20 @@ def sentences(tests: ResidualTests, freedom: float = np.inf) -> list[str]:
 
 def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iterator[Verdict]:
     """Whether one-step innovations are noise, of the distribution that the model says: normal, or t with some freedom."""
-    follows, off_centre = tests.cross_p is not None and tests.cross_p <= ALPHA, _off_centre(tests)
+    off_centre = _off_centre(tests)
     level: Literal["look", "bad"]
     if not tests.ljung_box_p > ALPHA:
         level = "bad" if tests.share_outside > COLOURED else "look"
         text = f"Innovations of {output} are not white ({_whiteness(tests)})"
         yield Verdict(level, f"{text}: the model misses some dynamics, or noise is coloured.")
-    elif not follows and not off_centre and not _moves(tests):
+    elif not follows(tests) and not off_centre and not _moves(tests):
         yield Verdict("good", f"Innovations of {output} are white: no dynamics seem to be left in them.")
     if off_centre:
         level = "bad" if abs(tests.mean) > OFFSET[1] * tests.std else "look"
         text = f"Innovations of {output} are not centred on zero ({_mean(tests)})"
         remedy = "make an unknown offset of the sensor, or of the input, a parameter, or detrend the record (sid.detrend)"
         yield Verdict(level, f"{text}: {remedy}.")
-    if follows:
+    if follows(tests):
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
         text = f"Innovations of {output} follow {tests.the_input} ({at})"
         yield Verdict("look", f"{text}: part of its effect is not in the model.")
@@ -399,7 +404,7 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
     text = f"{what}: what is left of {output} is"
     if not coloured(tests):
         return Verdict("good", f"{text} white noise: the tests find nothing missing there.")
-    if tests.cross_p is not None and tests.cross_p <= ALPHA:
+    if follows(tests):
         at = f"correlation {tests.cross_correlation:.2f} at lag {tests.cross_lag}"
         return Verdict(
             "look", f"{text} no noise, it follows {tests.the_input} ({at}): the structure or a parameter is off there."

@@ -14,7 +14,7 @@ import xarray as xr
 import pm_sysid as sid
 from pm_sysid.reports.blocks import Figure, Paragraph
 from pm_sysid.reports.report import checksum, headline
-from pm_sysid.reports.sections import Study
+from pm_sysid.reports.sections import Study, _beside, _tested
 from pm_sysid.solve.filter_substeps import noise_level
 from support.small import linear_oscillator
 
@@ -574,3 +574,10 @@ def test_a_wrong_model_is_not_called_right_because_a_force_explains_the_rest() -
     assert study.scores[0].fit > 95
     assert next(v for v in study.verdicts if "inferred from it" in v.text).level != "good"
     assert next(v for v in study.verdicts if "drawn from the prior" in v.text).level == "bad"
+
+
+def test_squares_of_inputs_are_shown_where_residuals_follow_them() -> None:
+    e, u = np.random.default_rng(1).standard_normal((2, 500))
+    for residuals, name, title in ((e, "F", ""), (e + 0.3 * (u**2 - 1), "F squared", ", beside the input F squared")):
+        tested = _tested("run", residuals, {"F": u})
+        assert isinstance(tested, tuple) and tested[0].cross_input == name and _beside({"F": u}, tested[0]) == title
