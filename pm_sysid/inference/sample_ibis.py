@@ -67,7 +67,7 @@ def sample_ibis(
         place of ``cores``. The result is the same, and stays so when a worker dies: its chain is run again, or goes on from
         the ``checkpoint``, whose folder all workers must see.
     **settings
-        Those of :class:`IBIS` (``threshold``, ``moves``, ``store_stages``) and of ``pm.sample_smc`` (``progressbar``,
+        Those of :class:`IBIS` (``threshold``, ``moves``, ``store_stages``, ``search``) and of ``pm.sample_smc`` (``progressbar``,
         ``idata_kwargs``, ...).
 
     Returns
@@ -81,7 +81,8 @@ def sample_ibis(
         ``survivors`` (fewest particles for which a sample was possible), ``evaluations`` (sample likelihoods so far),
         ``log_evidence`` and ``log_evidence_se``, ``log_product`` and ``log_product_se`` (of the mean weights),
         ``log_around`` and ``log_around_se`` (by draws around particles of earlier stages, where proposals fitted poorly),
-        ``log_prior_mass`` (of the share of the prior that potentials leave, by which the evidence is normalised), and PyMC's
+        ``log_prior_mass`` (of the share of the prior that potentials leave, by which the evidence is normalised), ``lost_mode``
+        (log mass of a mode in which the particles do not stay, relative to theirs; NaN if there is none), and PyMC's
         ``log_marginal_likelihood``; with ``store_stages=True`` also ``stages``: the posterior given the samples up to
         each stage's ``time_index``, dims (chain, stage, draw). The attribute ``doubt`` of ``sample_stats`` says in words what
         speaks against the result; :func:`log_evidence` repeats it.
@@ -94,7 +95,8 @@ def sample_ibis(
 
     After the first samples no particle may be left near the mode that all samples favour. In the end, searches from prior draws
     therefore look for modes that the particles do not hold, by the likelihood of all samples, for about a tenth of the run's
-    evaluations (attribute ``search_evaluations`` of ``sample_stats``); the chains go on with what they have missed.
+    evaluations (attribute ``search_evaluations`` of ``sample_stats``); the chains go on with what they have missed. With
+    ``search=False`` nothing is searched for.
 
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`, and the doubt says where they
     were too few; they stay as they are. A mode far from all draws, which too few steps have ruled out, is not seen;

@@ -15,8 +15,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm, t
 
 import pm_sysid as sid
-from pm_sysid.sampling.smc import sequential_draws
-from pm_sysid.sampling.smc.missed_modes import Search
+from pm_sysid.sampling.smc import ibis, sequential_draws
+from pm_sysid.sampling.smc.missed_modes import Search, search
 
 NU, SCALE = 3.0, 0.01
 
@@ -109,6 +109,37 @@ def test_whatever_the_order_of_the_samples_the_evidence_is_right_over_seeds(buil
         assert found.doubt or found.error < 0.05, seed
 
 
+def by_kernel(model: pm.Model, draws: int = 400, **options: Any) -> Any:
+    settings = {"kernel": sid.IBIS, "random_seed": [2, 3], "chains": 2, "cores": 1, "progressbar": False}
+    return pm.sample_smc(draws, model=model, **{**settings, "compute_convergence_checks": False, **options})
+
+
+def test_every_chain_of_the_kernel_looks_for_itself(tmp_path: Path) -> None:
+    model, exact, *_ = levels(4, 8, plain=True)
+    idata = by_kernel(model)
+    found = sid.log_evidence(idata)
+    assert np.all(idata.posterior["a"] > 0.5) and found.value == pytest.approx(exact, abs=0.1)
+    assert found.doubt == "" and found.error < 0.05
+    for again in (by_kernel(model, cores=2), by_kernel(model, checkpoint=tmp_path), by_kernel(model, checkpoint=tmp_path)):
+        np.testing.assert_array_equal(again.posterior["a"].values, idata.posterior["a"].values)
+        assert sid.log_evidence(again).value == found.value
+    with pytest.raises(ValueError, match="search"):
+        by_kernel(model, checkpoint=tmp_path, search=False)
+
+
+def test_who_leaves_the_search_out_stays_where_the_first_samples_lead() -> None:
+    model, *_ = levels(4, 8, plain=True)
+    for idata in (by_kernel(model, search=False), run(model, 2, 400, search=False)):
+        assert np.all(idata.posterior["a"] < 0.5) and "search_evaluations" not in idata.sample_stats.attrs
+
+
+def test_a_mode_in_which_a_chain_of_the_kernel_does_not_stay_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ibis, "search", unfit)
+    model, *_ = levels(4, 8, plain=True)
+    doubt = sid.log_evidence(by_kernel(model)).doubt
+    assert "do not stay in a mode" in doubt and "+62" in doubt
+
+
 def test_chains_with_a_mode_that_was_missed_end_alike_on_any_number_of_cores_and_after_a_restart(tmp_path: Path) -> None:
     model, exact, *_ = levels(4, 8, plain=True)
     first = run(model, 2, 400, checkpoint=tmp_path)
@@ -159,14 +190,14 @@ def test_a_run_that_misses_nothing_is_as_the_chains_left_it(monkeypatch: pytest.
     np.testing.assert_array_equal(looked.posterior["a"].values, alone.posterior["a"].values)
 
 
+def unfit(target: Any, x: np.ndarray, log_weights: np.ndarray, *rest: Any) -> Search | None:
+    """A search that hands on none of the draws of what it has found."""
+    found = search(target, x, log_weights, *rest)
+    assert found is not None and found.missed
+    return found._replace(x=x, log_weights=log_weights, part=np.zeros(len(x), dtype=int))
+
+
 def test_a_mode_in_which_particles_do_not_stay_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sequential_draws.search
-
-    def unfit(target: Any, x: np.ndarray, log_weights: np.ndarray, *rest: Any) -> Search | None:
-        found = real(target, x, log_weights, *rest)
-        assert found is not None and found.missed
-        return found._replace(x=x, log_weights=log_weights, part=np.zeros(len(x), dtype=int))
-
     monkeypatch.setattr(sequential_draws, "search", unfit)
     model, *_ = levels(4, 8, plain=True)
     idata = run(model, 2, 400)

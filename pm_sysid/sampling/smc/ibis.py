@@ -20,6 +20,7 @@ from pm_sysid.likelihood.prior_draws import Mass
 from pm_sysid.likelihood.target import Target
 from pm_sysid.progress import NO_RATE, Beta, Rate, expecting, rate_of, text_columns
 from pm_sysid.sampling.smc.algorithm import PATH, Sequential
+from pm_sysid.sampling.smc.missed_modes import lost_mode, search
 from pm_sysid.sampling.smc.moves import Moves
 from pm_sysid.sampling.smc.particle_state import SequentialState, Start
 from pm_sysid.sampling.smc.turns import turns_by_prior
@@ -48,6 +49,7 @@ STATISTICS = {
     "log_around": float,
     "log_around_se": float,
     "log_prior_mass": float,
+    "lost_mode": float,
 }
 #: Columns of the progress bar.
 COLUMNS = {"sample": "Samples", "ess": "ESS", "accepted": "Accept", "evidence": "log Z"}
@@ -55,6 +57,12 @@ COLUMNS = {"sample": "Samples", "ess": "ESS", "accepted": "Accept", "evidence": 
 WIDTHS = {"sample": 9, "ess": 4, "accepted": 6, "evidence": 8}
 #: Width of a terminal from which on there is room for the acceptance.
 WIDE = 100
+#: What is said of the search for modes.
+NO_SEARCH = "IBIS: the prior cannot be drawn from, so that no search looks for modes that the particles have missed."
+FOUND = (
+    "IBIS: a search by all samples has found modes that hold {:.2g} of the posterior, and that the particles have missed; the "
+    "chains go on with them."
+)
 #: What the rate counts: the likelihood of one sample for one particle.
 UNIT = "evals"
 
@@ -98,6 +106,9 @@ class IBIS(SMC_KERNEL):
     checkpoint : path, optional
         Folder to which every chain is written after each stage. A run with the same folder, model, settings and
         ``random_seed`` continues from there, and ends as it would have without the interruption.
+    search : bool, default True
+        Look, when a chain has taken in the whole record, for modes that its particles do not hold, and go on with them; for
+        about a tenth of the chain's evaluations (see Notes of :func:`sample_ibis`, which looks once for all chains).
     model, start, random_seed, compile_kwargs
         As PyMC passes them.
 
@@ -143,8 +154,10 @@ class IBIS(SMC_KERNEL):
         threads: int | None = None,
         store_stages: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
+        search: bool = True,
     ) -> None:
         self.start, self.store_stages, self.checkpoint = start, flag(store_stages, "store_stages"), checkpoint
+        self.search = flag(search, "search")
         self.rng = np.random.default_rng(seed(random_seed))
         target = Target(model_of(model), threads)
         self.sequential = Sequential(target, draws, threshold, Moves() if moves is None else moves)
@@ -187,6 +200,7 @@ class IBIS(SMC_KERNEL):
     def _reset_state(self) -> None:
         """Forget the chain before."""
         self.beta = Beta(0.0)
+        self.lost_mode = float("nan")
         self.stages: list[dict[str, Any]] = []
         self.replay: list[dict[str, Any]] = []
         self.handed: FinishedChain | None = None
@@ -234,6 +248,8 @@ class IBIS(SMC_KERNEL):
         if self.replay:
             return self.replay.pop(0)
         self.state = self.sequential.move(self.state, self.rng)
+        if self.search and self.sequential.finished(self.state):
+            self._look_for_missed_modes()
         stats = self.sample_stats()
         self.stages.append(stats)
         if self.file is not None:
@@ -241,6 +257,30 @@ class IBIS(SMC_KERNEL):
             if self.sequential.finished(self.state):
                 self.file.release()
         return {**stats, "particles": self.sequential.even(self.state)} if self.store_stages else stats
+
+    def _look_for_missed_modes(self) -> None:
+        """Search by all samples for modes that the particles of the chain do not hold, and go on with those."""
+        state, sequential = self.state, self.sequential
+        x, log_weights = self._weighted()
+        fine = np.isfinite(x).all(axis=1)
+        found = search(sequential.target, x[fine], log_weights[fine], state.evaluations, self.rng)
+        if found is None:
+            _log.info(NO_SEARCH)
+            return
+        if found.missed:
+            _log.info(FOUND.format(found.share))
+            self.state = sequential.join_parts(found.x, found.log_weights, found.part, self.rng)
+            if self.state.walks:  # of a mode that is no ellipsoid, the particles have seen the rest by now
+                self.state = sequential.rejoin(*self._weighted(), self.rng)
+            self.lost_mode = lost_mode(found.missed, *self._weighted())
+            # The weights of the stages are those of particles that followed another part of the posterior.
+            self.state = self.state._replace(log_product=np.nan, product_variance=np.nan)
+        self.state = self.state._replace(evaluations=self.state.evaluations + found.evaluations, ess=state.ess)
+
+    def _weighted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Particles (N, d), and log weights that sum to the integral of prior times likelihood."""
+        x = self.state.particles.x
+        return x, np.full(len(x), self.state.log_evidence + self.state.log_mass - np.log(len(x)))
 
     def mutate(self) -> None:
         """Part of :meth:`step`."""
@@ -268,6 +308,7 @@ class IBIS(SMC_KERNEL):
             "log_around": state.log_around,
             "log_around_se": float(np.sqrt(state.around_variance)),
             "log_prior_mass": state.log_mass,
+            "lost_mode": self.lost_mode,
             "ess_path": self.sequential.path(state),
         }
 
@@ -338,6 +379,7 @@ class IBIS(SMC_KERNEL):
             "store_stages": self.store_stages,
             "variables": target.labels,
             "samples": target.n_samples,
+            **({"search": True} if self.search else {}),
         }
 
     def _save(self, file: Checkpoint) -> None:
@@ -365,8 +407,8 @@ class IBIS(SMC_KERNEL):
         self._clock, self._counted = time.perf_counter(), state.evaluations
         self.rng.bit_generator.state = saved.generator
         # A stage of an earlier version does not have the mass, which is that of the whole run.
-        mass = {"log_prior_mass": state.log_mass}
-        self.stages = [{**mass, **stage, "ess_path": np.array(stage["ess_path"])} for stage in saved.stages]
+        known = {"log_prior_mass": state.log_mass, "lost_mode": float("nan")}
+        self.stages = [{**known, **stage, "ess_path": np.array(stage["ess_path"])} for stage in saved.stages]
         self.replay = [dict(stage) for stage in self.stages]
         if self.store_stages:
             for number, stage in enumerate(self.replay, start=1):

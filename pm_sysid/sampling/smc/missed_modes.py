@@ -335,14 +335,7 @@ def fewer(x: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return x[evenly(normalised(log_weights), KEPT)], np.full(KEPT, total - np.log(KEPT))
 
 
-def lost_again(missed: Sequence[Near], x: np.ndarray, log_weights: np.ndarray) -> str:
-    """What speaks against particles (N, d) that have been moved with the modes that were missed; empty if they hold them."""
-    lost = [near for near in missed if not_held(near, x, log_weights)]
-    if not lost:
-        return ""
-    most = max(lost, key=lambda near: near.log_mass)
-    above = most.log_mass - scipy.special.logsumexp(log_weights)
-    return (
-        f"The particles do not stay in a mode that a search by all samples has found: its log mass is {above:+.1f} relative to "
-        "theirs, so that a part of the posterior is missing. Take more draws, or sample."
-    )
+def lost_mode(missed: Sequence[Near], x: np.ndarray, log_weights: np.ndarray) -> float:
+    """Log mass, relative to that of particles (N, d), of a missed mode in which they do not stay; NaN if they hold them all."""
+    lost = [near.log_mass for near in missed if not_held(near, x, log_weights)]
+    return max(lost) - float(scipy.special.logsumexp(log_weights)) if lost else float("nan")

@@ -16,7 +16,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pm_sysid.arguments import count, of_kind, place, seed, shown, whole_seed
+from pm_sysid.arguments import count, flag, of_kind, place, seed, shown, whole_seed
 from pm_sysid.compat import seeds_per_chain
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_stages
@@ -26,11 +26,11 @@ from pm_sysid.progress import drawable, progress_bar
 from pm_sysid.recurrence.threads import default_threads
 from pm_sysid.sampling.executors import Execution, backend, workers
 from pm_sysid.sampling.smc.algorithm import MOST
-from pm_sysid.sampling.smc.ibis import IBIS, ChainTask, FinishedChain
-from pm_sysid.sampling.smc.missed_modes import lost_again, search
+from pm_sysid.sampling.smc.ibis import FOUND, IBIS, NO_SEARCH, ChainTask, FinishedChain
+from pm_sysid.sampling.smc.missed_modes import lost_mode, search
 from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.resampling import evenly, normalised
-from pm_sysid.sampling.smc.stages import disagree, doubts, final, one_after_the_other, regular, stages
+from pm_sysid.sampling.smc.stages import disagree, doubts, final, lost, one_after_the_other, regular, stages
 from pm_sysid.sampling.smc.strata import held_alike
 from pm_sysid.storage import check_seed, locked, read_chains, read_settings, write_settings
 
@@ -71,6 +71,7 @@ def sequential_draws(
             random_seed = _remembered(Path(checkpoint), random_seed)
         kernels: list[IBIS] = []
         settings["progressbar"] = drawable(bool(settings.get("progressbar", True)))
+        looks, settings["search"] = flag(settings.get("search", True), "search"), False  # once, for all chains
         kernel = _kept(kernels, settings["progressbar"])
         if executor is not None:
             random_seed = seeds_per_chain(random_seed, chains)
@@ -104,9 +105,9 @@ def sequential_draws(
             statistics.attrs["chains_sd"] = float(np.std(before[0], ddof=1))
     if not given:
         kernels[0].sequential.target.threads = default_threads()  # the chains are done
-    statistics, missed = _with_missed_modes(idata, statistics, kernels[0], x)
-    if missed:
-        reasons.append(missed)
+    if looks:
+        statistics = _with_missed_modes(idata, statistics, kernels[0], x)
+        reasons += lost(final(statistics))
     if reasons:
         statistics.attrs["doubt"] = " ".join(reasons)
         _log.warning("IBIS: %s", statistics.attrs["doubt"])
@@ -260,26 +261,25 @@ def _from_all(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.nd
     return _rejoined(idata, statistics, kernel, rows, partial(kernel.sequential.rejoin, rows, log_weights))
 
 
-def _with_missed_modes(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.ndarray) -> tuple[xr.Dataset, str]:
-    """Statistics of chains that go on with the modes they have missed, if there are some, and what speaks against them then."""
+def _with_missed_modes(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS, x: np.ndarray) -> xr.Dataset:
+    """Statistics of chains that go on with the modes they have missed, if there are some."""
     target, pool = kernel.sequential.target, _pooled(statistics, x)
     evaluations = int(np.nanmax(statistics["evaluations"].values, axis=1).sum())
     found = search(target, *_finite(*pool), evaluations, _generator(x))
     if found is None:
-        _log.info("IBIS: the prior cannot be drawn from, so that no search looks for modes that the particles have missed.")
-        return statistics, ""
+        _log.info(NO_SEARCH)
+        return statistics
     statistics.attrs["search_evaluations"] = found.evaluations
     if not found.missed:
-        return statistics, ""
-    _log.info(
-        f"IBIS: a search by all samples has found modes that hold {found.share:.2g} of the posterior, and that the particles "
-        "have missed; the chains go on with them."
-    )
+        return statistics
+    _log.info(FOUND.format(found.share))
     join = partial(kernel.sequential.join_parts, found.x, found.log_weights, found.part)
     statistics, x = _rejoined(idata, statistics, kernel, found.x, join)
     if np.any(final(statistics)["walks"].values > 0):  # of a mode that is no ellipsoid, the particles have seen the rest by now
         statistics, x = _from_all(idata, statistics, kernel, x)
-    return statistics, lost_again(found.missed, *_pooled(statistics, x))
+    above = lost_mode(found.missed, *_pooled(statistics, x))
+    last = statistics["stage"] == statistics["time_index"].notnull().sum("stage") - 1
+    return statistics.assign(lost_mode=statistics["lost_mode"].where(~last, above))
 
 
 def _finite(x: np.ndarray, log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -200,12 +200,24 @@ def doubts(statistics: xr.Dataset) -> list[str]:
             f"The particles have hardly moved in {np.max(sticking):.0%} of the stages of the record's second half: a region of "
             "the posterior may have been lost on the way. Take more draws, or other parameters, and compare several seeds."
         )
+    reasons += lost(last)
     if np.any(last["survivors"].values < FEW):
         reasons.append(
             f"A sample was possible for {int(np.nanmin(last['survivors'].values))} particles only, from which all others "
             "descend. Take more draws, or priors that exclude what cannot be."
         )
     return reasons
+
+
+def lost(last: xr.Dataset) -> list[str]:
+    """What is said where particles did not stay in a mode that a search has found, from the statistics of last stages."""
+    above = last["lost_mode"].values if "lost_mode" in last else np.array([np.nan])
+    if not np.any(np.isfinite(above)):
+        return []
+    return [
+        f"The particles do not stay in a mode that a search by all samples has found: its log mass is {np.nanmax(above):+.1f} "
+        "relative to theirs, so that a part of the posterior is missing. Take more draws, or sample."
+    ]
 
 
 def held(statistics: xr.Dataset) -> np.ndarray:

@@ -118,6 +118,7 @@ ENTRIES: dict[str, Entry] = {
             "threads": 1,
             "store_stages": False,
             "checkpoint": None,
+            "search": False,
         },
     ),
     "Moves": Entry(sid.Moves, {"kind": "plain", "steps": 1, "freedom": 3.0, "min_acceptance": 0.15, "most_walks": 5}),
