@@ -379,7 +379,7 @@ class IBIS(SMC_KERNEL):
             "store_stages": self.store_stages,
             "variables": target.labels,
             "samples": target.n_samples,
-            **({"search": True} if self.search else {}),
+            "search": self.search or None,  # None as in checkpoints of runs of before there was a search
         }
 
     def _save(self, file: Checkpoint) -> None:
