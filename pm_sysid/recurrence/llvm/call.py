@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from inspect import getsource
 from typing import Any
@@ -21,20 +21,6 @@ from pm_sysid.recurrence.llvm.loops import FAULTS, functions_of
 _LONG = ir.IntType(64)
 #: Part of the keys under which PyTensor keeps the functions below.
 _VERSION = sha256(getsource(sys.modules[__name__]).encode()).hexdigest()
-
-
-def _address_of(symbol: str) -> Any:
-    """Numba intrinsic: address of a symbol."""
-
-    @intrinsic
-    def address(typingctx: Any) -> Any:
-        def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            return builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, symbol), _LONG)
-
-        return types.int64(), codegen
-
-    return address
 
 
 @intrinsic
@@ -78,13 +64,45 @@ def numba_function(source: str, symbol: str, sizes: Sequence[int] = (), assemble
         Text of a function from what the numba function is given to the arrays; by default it is given these.
     """
     run, arguments = _shared(source)
-    tools = {"run": run, "address": _address_of(symbol)}
-    given = arrays = ", ".join(arguments[1 + len(sizes) :])
+    first, inputs = (None, arguments[1 + len(sizes) :]) if assemble is None else _shared(assemble)
+    given = ", ".join(inputs)
+    text = f"def kernel(typing, {given}):\n    return typed(typing, ({given},))"
+    return intrinsic(_function(text, "kernel", {"typed": partial(_typed, run, first, symbol, tuple(sizes))}))
+
+
+def _typed(run: Any, assemble: Any, symbol: str, sizes: Sequence[int], typing: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+    """Signature of a call of ``run`` with what ``assemble`` makes of arguments, and what writes it.
+
+    It is written into the function that PyTensor makes of each operation: numba need not compile one more around ``run``.
+    """
+    arrays = tuple(given)
     if assemble is not None:
-        tools["assemble"], inputs = _shared(assemble)
-        given, arrays = ", ".join(inputs), f"*assemble({', '.join(inputs)})"
-    text = f"def kernel({given}):\n    return run({', '.join(['address()', *map(str, sizes)])}, {arrays})"
-    return numba_njit(_function(text, "kernel", tools))
+        assemble = types.Dispatcher(assemble)
+        assembled = assemble.get_call_type(typing, arrays, {})
+        arrays = tuple(assembled.return_type)
+    run = types.Dispatcher(run)
+    called = run.get_call_type(typing, (*(types.int64,) * (1 + len(sizes)), *arrays), {})
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        values: Sequence[Any] = args
+        if assemble is not None:
+            together = _called(context, builder, assemble, assembled, args)
+            values = cgutils.unpack_tuple(builder, together)
+        kind = ir.FunctionType(ir.VoidType(), [])
+        address = builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, symbol), _LONG)
+        result = _called(context, builder, run, called, [address, *(ir.Constant(_LONG, n) for n in sizes), *values])
+        if assemble is not None:
+            context.nrt.decref(builder, assembled.return_type, together)
+        return result
+
+    return called.return_type(*given), codegen
+
+
+def _called(context: Any, builder: ir.IRBuilder, function: Any, signature: Any, values: Sequence[Any]) -> Any:
+    """Call a numba function."""
+    call = context.get_function(function, signature)
+    context.add_linking_libs(call.libs)
+    return call(builder, values)
 
 
 @lru_cache(maxsize=64)
