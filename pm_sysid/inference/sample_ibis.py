@@ -67,8 +67,8 @@ def sample_ibis(
         place of ``cores``. The result is the same, and stays so when a worker dies: its chain is run again, or goes on from
         the ``checkpoint``, whose folder all workers must see.
     **settings
-        Those of :class:`IBIS` (``threshold``, ``moves``, ``store_stages``, ``search``) and of ``pm.sample_smc`` (``progressbar``,
-        ``idata_kwargs``, ...).
+        Those of :class:`IBIS` (``threshold``, ``moves``, ``store_stages``, ``search``) and of ``pm.sample_smc``
+        (``progressbar``, ``idata_kwargs``, ...).
 
     Returns
     -------

@@ -26,20 +26,34 @@ _VERSION = sha256(getsource(sys.modules[__name__]).encode()).hexdigest()
 @intrinsic
 def invoke(typingctx: Any, address: Any, arguments: Any) -> Any:
     """Call a kernel with arrays, which it gets as address and shape, and whole numbers; returns the number of its fault."""
+    return _invoked(address, arguments)
+
+
+@intrinsic
+def invoke_strided(typingctx: Any, address: Any, inputs: Any, results: Any) -> Any:
+    """Call a kernel with inputs whose strides in bytes follow their shapes, numbers, and results without strides."""
+    return _invoked(address, inputs, results, strided=True)
+
+
+def _invoked(address: Any, *groups: Any, strided: bool = False) -> tuple[Any, Any]:
+    """Signature of a call of a kernel with the parts of tuples, and what writes it; arrays of the first may have strides."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         values: list[Any] = []
-        parts = cgutils.unpack_tuple(builder, args[1])
-        for kind, value in zip(signature.args[1].types, parts, strict=True):
-            if isinstance(kind, types.Array):
-                array = context.make_array(kind)(context, builder, value)
-                values += [array.data, *cgutils.unpack_tuple(builder, array.shape, kind.ndim)]
-            else:
-                values.append(context.cast(builder, value, kind, types.int64))
+        for k, (group, given) in enumerate(zip(signature.args[1:], args[1:], strict=True)):
+            for kind, value in zip(group.types, cgutils.unpack_tuple(builder, given), strict=True):
+                if isinstance(kind, types.Array):
+                    array = context.make_array(kind)(context, builder, value)
+                    values += [array.data, *cgutils.unpack_tuple(builder, array.shape, kind.ndim)]
+                    values += cgutils.unpack_tuple(builder, array.strides, kind.ndim) if strided and k == 0 else []
+                elif isinstance(kind, types.Float):
+                    values.append(context.cast(builder, value, kind, types.float64))
+                else:
+                    values.append(context.cast(builder, value, kind, types.int64))
         function = ir.FunctionType(_LONG, [v.type for v in values])
         return builder.call(builder.inttoptr(args[0], function.as_pointer()), values)
 
-    return types.int64(address, arguments), codegen
+    return types.int64(address, *groups), codegen
 
 
 REFUSE = "def refuse(fault):\n" + "\n".join(
@@ -48,8 +62,10 @@ REFUSE = "def refuse(fault):\n" + "\n".join(
 )
 
 
-def numba_function(source: str, symbol: str, sizes: Sequence[int] = (), assemble: str | None = None) -> Any:
-    """Numba function of a kernel.
+def numba_function(source: str, symbol: str, sizes: Sequence[int] = ()) -> Any:
+    """Numba function of a kernel, for the functions that PyTensor makes of operations.
+
+    It is written into those: numba need not compile one more.
 
     Parameters
     ----------
@@ -60,49 +76,26 @@ def numba_function(source: str, symbol: str, sizes: Sequence[int] = (), assemble
         The kernel.
     sizes : sequence of int
         What has to be known of it.
-    assemble : str, optional
-        Text of a function from what the numba function is given to the arrays; by default it is given these.
     """
     run, arguments = _shared(source)
-    first, inputs = (None, arguments[1 + len(sizes) :]) if assemble is None else _shared(assemble)
-    given = ", ".join(inputs)
+    given = ", ".join(arguments[1 + len(sizes) :])
     text = f"def kernel(typing, {given}):\n    return typed(typing, ({given},))"
-    return intrinsic(_function(text, "kernel", {"typed": partial(_typed, run, first, symbol, tuple(sizes))}))
+    return intrinsic(_function(text, "kernel", {"typed": partial(_typed, run, symbol, tuple(sizes))}))
 
 
-def _typed(run: Any, assemble: Any, symbol: str, sizes: Sequence[int], typing: Any, given: Sequence[Any]) -> tuple[Any, Any]:
-    """Signature of a call of ``run`` with what ``assemble`` makes of arguments, and what writes it.
-
-    It is written into the function that PyTensor makes of each operation: numba need not compile one more around ``run``.
-    """
-    arrays = tuple(given)
-    if assemble is not None:
-        assemble = types.Dispatcher(assemble)
-        assembled = assemble.get_call_type(typing, arrays, {})
-        arrays = tuple(assembled.return_type)
+def _typed(run: Any, symbol: str, sizes: Sequence[int], typing: Any, given: Sequence[Any]) -> tuple[Any, Any]:
+    """Signature of a call of ``run`` with a kernel and arguments, and what writes it."""
     run = types.Dispatcher(run)
-    called = run.get_call_type(typing, (*(types.int64,) * (1 + len(sizes)), *arrays), {})
+    called = run.get_call_type(typing, (*(types.int64,) * (1 + len(sizes)), *given), {})
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        values: Sequence[Any] = args
-        if assemble is not None:
-            together = _called(context, builder, assemble, assembled, args)
-            values = cgutils.unpack_tuple(builder, together)
         kind = ir.FunctionType(ir.VoidType(), [])
         address = builder.ptrtoint(cgutils.get_or_insert_function(builder.module, kind, symbol), _LONG)
-        result = _called(context, builder, run, called, [address, *(ir.Constant(_LONG, n) for n in sizes), *values])
-        if assemble is not None:
-            context.nrt.decref(builder, assembled.return_type, together)
-        return result
+        call = context.get_function(run, called)
+        context.add_linking_libs(call.libs)
+        return call(builder, [address, *(ir.Constant(_LONG, n) for n in sizes), *args])
 
     return called.return_type(*given), codegen
-
-
-def _called(context: Any, builder: ir.IRBuilder, function: Any, signature: Any, values: Sequence[Any]) -> Any:
-    """Call a numba function."""
-    call = context.get_function(function, signature)
-    context.add_linking_libs(call.libs)
-    return call(builder, values)
 
 
 @lru_cache(maxsize=64)
@@ -110,7 +103,8 @@ def _shared(source: str) -> tuple[Any, list[str]]:
     """Numba function of a text, and the names of its arguments."""
     kept = {"cache": config.numba__cache}
     refuse = numba_njit(_function(REFUSE, "refuse", {}, f"pm_sysid refuse {_VERSION}"), **kept)
-    tools = {"np": np, "invoke": invoke, "refuse": refuse, "contiguous": np.ascontiguousarray}
+    tools = {"np": np, "invoke": invoke, "invoke_strided": invoke_strided, "refuse": refuse}
+    tools |= {"contiguous": np.ascontiguousarray}
     (name,) = functions_of(source)
     function = _function(source, name, tools, f"pm_sysid {source} {_VERSION}")
     return numba_njit(function, **kept), [a.arg for a in functions_of(source)[name].args.args]

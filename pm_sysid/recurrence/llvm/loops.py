@@ -32,6 +32,8 @@ FAULTS = (
     "the cotangents do not fit the particles",
     "the cotangents do not fit the outputs",
     "params must have one row, or one for each run",
+    "a vector of the filter has too few entries",
+    "arrays that stand side by side have unequal numbers of rows",
     "the system gave no memory for the run",
 )
 
@@ -66,6 +68,17 @@ def functions_of(source: str) -> Mapping[str, ast.FunctionDef]:
     return {f.name: f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef)}
 
 
+def kernel_type(
+    dimensions: Sequence[int], integers: Sequence[int] = (), reals: Sequence[int] = (), strided: Sequence[int] = ()
+) -> ir.FunctionType:
+    """Type of a kernel; the arguments are those of :meth:`Loops.export`."""
+    kinds: list[Any] = []
+    for i, n in enumerate(dimensions):
+        kind = LONG if i in integers else DOUBLE
+        kinds += [kind.as_pointer(), *[LONG] * (2 * n if i in strided else n)] if n else [DOUBLE if i in reals else LONG]
+    return ir.FunctionType(LONG, kinds)
+
+
 class Loops:
     """Compiler of the functions of a text.
 
@@ -82,29 +95,47 @@ class Loops:
         Doubles for each entry of an array of lanes.
     lanes : int
         Doubles in a vector, where the numbers of a routine are vectors.
+    kernels : mapping
+        Kernels of other modules, by name; on a call, an array stands for its address and shape.
     """
 
     def __init__(
-        self, module: ir.Module, source: str, phases: Mapping[str, ir.Function], width: int = 1, lanes: int = 0
+        self,
+        module: ir.Module,
+        source: str,
+        phases: Mapping[str, ir.Function],
+        width: int = 1,
+        lanes: int = 0,
+        kernels: Mapping[str, ir.Function] | None = None,
     ) -> None:
         self.module, self.functions, self.phases, self.width = module, functions_of(source), phases, width
-        self.lanes, self.real = lanes, ir.VectorType(DOUBLE, lanes) if lanes else DOUBLE
+        self.lanes, self.real, self.kernels = lanes, ir.VectorType(DOUBLE, lanes) if lanes else DOUBLE, kernels or {}
 
-    def export(self, name: str, symbol: str, dimensions: Sequence[int], integers: Sequence[int] = ()) -> None:
+    def export(
+        self,
+        name: str,
+        symbol: str,
+        dimensions: Sequence[int],
+        integers: Sequence[int] = (),
+        reals: Sequence[int] = (),
+        strided: Sequence[int] = (),
+    ) -> None:
         """Compile a function as ``symbol(pointer, sizes, pointer, sizes, ...)``, which returns 0 or the number of a fault.
 
-        ``dimensions`` has one number for each argument: an array of so many dimensions, or 0 for a whole number; the
-        arguments in ``integers`` are arrays of whole numbers.
+        ``dimensions`` has one number for each argument: an array of so many dimensions, or 0 for a number, which is whole
+        unless it is in ``reals``; the arguments in ``integers`` are arrays of whole numbers. Strides in bytes follow the sizes
+        of those in ``strided``; others are contiguous.
         """
-        kinds: list[Any] = []
-        for i, n in enumerate(dimensions):
-            kinds += [(LONG if i in integers else DOUBLE).as_pointer(), *[LONG] * n] if n else [LONG]
-        function = ir.Function(self.module, ir.FunctionType(LONG, kinds), symbol)
-        body = Body(self, function, lambda b, fault: b.ret(number(fault)))
+        function = ir.Function(self.module, kernel_type(dimensions, integers, reals, strided), symbol)
+        body = Body(self, function, lambda b, fault: b.ret(number(fault) if isinstance(fault, int) else fault))
         values, arguments = iter(function.args), []
-        for n in dimensions:
-            first = next(values)
-            arguments.append(View.contiguous(body.builder, first, [next(values) for _ in range(n)]) if n else first)
+        for i, n in enumerate(dimensions):
+            first, sizes = next(values), [next(values) for _ in range(n)]
+            if i in strided:
+                strides = [body.builder.sdiv(next(values), number(8)) for _ in range(n)]
+                arguments.append(View(first, tuple(sizes), tuple(strides)))
+            else:
+                arguments.append(View.contiguous(body.builder, first, sizes) if n else first)
         body.call(self.functions[name], arguments)
         body.builder.ret(number(0))
 
@@ -141,10 +172,10 @@ class Frame(NamedTuple):
 class Body:
     """The body of one LLVM function, written from the top down.
 
-    ``leave(builder, fault)`` ends the function because of a fault.
+    ``leave(builder, fault)`` ends the function because of a fault: its number, or the place of it.
     """
 
-    def __init__(self, loops: Loops, function: ir.Function, leave: Callable[[ir.IRBuilder, int], None]) -> None:
+    def __init__(self, loops: Loops, function: ir.Function, leave: Callable[[ir.IRBuilder, Any], None]) -> None:
         self.loops, self.function, self.leave = loops, function, leave
         self.entry = function.append_basic_block("entry")
         self.builder = ir.IRBuilder(function.append_basic_block("body"))
@@ -165,7 +196,7 @@ class Body:
         """Compile a function into this one."""
         frame = Frame({}, [])
         for argument, value in zip(function.args.args, arguments, strict=True):
-            frame.names[argument.arg] = value if isinstance(value, View) else self.variable(value)
+            frame.names[argument.arg] = value if isinstance(value, View) else self.variable(value, value.type)
         self.frames.append(frame)
         self.statements(function.body)
         self.free(frame)
@@ -190,14 +221,19 @@ class Body:
         b = self.builder
         calloc = self.external("calloc", BYTES, [LONG, LONG])
         found = b.call(calloc, [b.add(b.mul(n, number(8)), number(ALIGNMENT)), number(1)])
-        with b.if_then(b.icmp_unsigned("==", found, ir.Constant(BYTES, None)), likely=False):
-            for frame in self.frames:
-                self.free(frame)
-            self.leave(b, len(FAULTS))
-            b.position_at_end(self.function.append_basic_block("unreachable"))
+        self.leave_if(b.icmp_unsigned("==", found, ir.Constant(BYTES, None)), len(FAULTS))
         self.frames[-1].memory.append(found)
         address = b.add(b.ptrtoint(found, LONG), number(ALIGNMENT - 1))
         return b.inttoptr(b.and_(address, number(-ALIGNMENT)), kind.as_pointer())
+
+    def leave_if(self, condition: Any, fault: Any) -> None:
+        """End the function with a fault if a condition holds."""
+        b = self.builder
+        with b.if_then(condition, likely=False):
+            for frame in self.frames:
+                self.free(frame)
+            self.leave(b, fault)
+            b.position_at_end(self.function.append_basic_block("unreachable"))
 
     # -- statements -------------------------------------------------------------------------------------------------------
 
@@ -390,6 +426,8 @@ class Body:
         if name in ("min", "max"):
             first = b.icmp_signed("<" if name == "min" else ">", *arguments)
             return b.select(first, *arguments)
+        if name == "whole":
+            return b.fptosi(arguments[0], LONG)
         if name == "sqrt":
             kind, lanes = self.loops.real, f"v{self.loops.lanes}" if self.loops.lanes else ""
             return b.call(self.external(f"llvm.sqrt.{lanes}f64", kind, [kind]), arguments)
@@ -399,7 +437,17 @@ class Body:
             return self.memory([b.mul(arguments[0], number(self.loops.width))], DOUBLE)
         if name in self.loops.phases:
             return self.phase(self.loops.phases[name], arguments)
+        if name in self.loops.kernels:
+            return self.kernel(self.loops.kernels[name], arguments)
         return self.call(self.loops.functions[name], arguments)
+
+    def kernel(self, function: ir.Function, arguments: Sequence[Any]) -> None:
+        """Call a kernel with arrays that are contiguous, and have its fault."""
+        values: list[Any] = []
+        for argument in arguments:
+            values += [argument.base, *argument.shape] if isinstance(argument, View) else [argument]
+        fault = self.builder.call(function, values)
+        self.leave_if(self.builder.icmp_signed("!=", fault, number(0)), fault)
 
     def phase(self, function: ir.Function, arguments: Sequence[Any]) -> None:
         """Call a phase on its arrays, the current row and the offset."""

@@ -185,15 +185,19 @@ def gradient(address, params, starts, counts, substeps, samples, g_outputs, g_fi
 """
 
 
+#: Dimensions of the arrays of a recurrence's kernel, and of its reverse sweep's, and which hold whole numbers.
+VALUE_ARRAYS: tuple[tuple[int, ...], tuple[int, ...]] = (2, 2, 1, 2, 2, 2, 2), (2,)
+GRADIENT_ARRAYS: tuple[tuple[int, ...], tuple[int, ...]] = (*VALUE_ARRAYS[0], 2, 2), (2,)
+
+
 def value_module(op: Recurrence, symbol: str) -> ir.Module:
     """LLVM module of a recurrence."""
-    return compile_program(symbol, value_source(op), (2, 2, 1, 2, 2, 2, 2), (2,), forward_program(op))
+    return compile_program(symbol, value_source(op), *VALUE_ARRAYS, forward_program(op))
 
 
 def gradient_module(op: Recurrence, symbol: str) -> ir.Module:
     """LLVM module of the reverse sweep."""
-    programs, dimensions = (forward_program(op), reverse_program(op)), (2, 2, 1, 2, 2, 2, 2, 2, 2)
-    return compile_program(symbol, gradient_source(op), dimensions, (2,), *programs)
+    return compile_program(symbol, gradient_source(op), *GRADIENT_ARRAYS, forward_program(op), reverse_program(op))
 
 
 def value_symbol(op: Recurrence) -> str:

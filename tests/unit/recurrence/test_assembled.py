@@ -18,7 +18,8 @@ import pm_sysid as sid
 from pm_sysid.compat import Join, Mode, RewriteDatabaseQuery, Split, VMLinker
 from pm_sysid.recurrence.assembled import ASSEMBLED, Assembled, Piece, assembled
 from pm_sysid.recurrence.functions import numpy_mode
-from pm_sysid.recurrence.llvm.assembled import TOO_SHORT, UNEQUAL, assemble_source
+from pm_sysid.recurrence.llvm.assembled import TOO_SHORT, UNEQUAL, layout_source
+from pm_sysid.recurrence.llvm.loops import FAULTS
 from pm_sysid.recurrence.op import Recurrence, RecurrenceGradient
 from support.recurrences import ARGUMENTS, COTANGENTS, filter_case, pulled
 
@@ -43,12 +44,13 @@ INPUTS: list[Any] = [
 
 
 def loops(layout: Any, inputs: list[Any]) -> Any:
-    """Arrays by the text that numba compiles, run by Python."""
-    op = Assembled(filter_case("duffing").op, layout)
-    namespace: dict[str, Any] = {"np": np}
-    exec(assemble_source(op, [isinstance(v, float) for v in inputs]), namespace)
-    found = namespace["assemble"](*inputs)
-    return found if isinstance(found, tuple) else (found,)
+    """Arrays by the text that is compiled, run by Python."""
+    found: list[Any] = []
+    tools = {"zeros": lambda *shape: np.zeros(shape), "integers": lambda n: np.zeros(n, np.int64), "whole": int}
+    namespace: dict[str, Any] = {**tools, "faults": FAULTS, "run": lambda *arrays: found.extend(arrays[:-2])}
+    exec(layout_source(layout, len(inputs)), namespace)
+    namespace["kernel"](*(v.item() if np.ndim(v) == 0 and isinstance(v, np.ndarray) else v for v in inputs), None, None)
+    return found
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -59,13 +61,13 @@ def test_loops_fill_the_arrays_of_a_layout(name: str) -> None:
 
 
 def test_loops_refuse_inputs_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=TOO_SHORT):
+    with pytest.raises(ValueError, match=FAULTS[TOO_SHORT]):
         loops(((Piece("row", 1, 2, 5),),), INPUTS)
-    with pytest.raises(ValueError, match=UNEQUAL):
+    with pytest.raises(ValueError, match=FAULTS[UNEQUAL]):
         loops(((Piece("columns", 4), Piece("columns", 9)),), INPUTS)
-    with pytest.raises(ValueError, match=UNEQUAL):
+    with pytest.raises(ValueError, match=FAULTS[UNEQUAL]):
         loops(((Piece("row", 1), Piece("columns", 9)),), INPUTS)
-    with pytest.raises(ValueError, match=UNEQUAL):
+    with pytest.raises(ValueError, match=FAULTS[UNEQUAL]):
         loops(((Piece("columns", 4), Piece("fill", 7, 0, 1, 0.0)),), INPUTS)
 
 
@@ -183,8 +185,30 @@ def test_parts_may_be_read_elsewhere_too() -> None:
     np.testing.assert_allclose(found[0], expected, rtol=1e-12)
     assert found[1] == pytest.approx(flat.sum())
     np.testing.assert_array_equal(found[2], 2 * starts)
+    # Vectors that are not contiguous are read as they lie.
+    for part in (np.repeat(flat, 3)[::3], flat[::-1].copy()[::-1]):
+        np.testing.assert_array_equal(function(part[:2], part[2:], np.repeat(starts[0], 2)[::2])[0], found[0])
     with pytest.raises(ValueError, match="wrong number of columns"):
         function(flat[:2], flat[1:], starts[0])
+
+
+@pytest.mark.numba
+def test_compiled_loops_refuse_inputs_that_do_not_fit() -> None:
+    case = filter_case("duffing", runs=1)
+    params, starts, *others = case.arrays
+    flat, first = np.ravel(params), pt.dvector()
+    row, rest = pt.dvector(), pt.dmatrix()
+    head = pt.specify_shape(row[:2], (2,))
+    outputs = case.op(pt.concatenate([head, flat[2:]]), pt.concatenate([rest, first[:, None]], axis=1), *others)[0]
+    function = pytensor.function([row, rest, first], outputs)
+    assert any(isinstance(node.op, Assembled) for node in function.maker.fgraph.toposort())
+    expected = pytensor.function([], case.op(*case.arrays)[0], mode=numpy_mode())()
+    columns = np.asfortranarray(np.repeat(starts[:, :-1], 2, axis=0))[::2]
+    np.testing.assert_allclose(function(flat[:2], columns, starts[:, -1]), expected, rtol=1e-12)
+    with pytest.raises(ValueError, match=FAULTS[TOO_SHORT]):
+        function(flat[:1], columns, starts[:, -1])
+    with pytest.raises(ValueError, match=FAULTS[UNEQUAL]):
+        function(flat[:2], columns, np.repeat(starts[:, -1], 2))
 
 
 @pytest.mark.numba
