@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from pm_sysid.arguments import flag, number
 from pm_sysid.plots.axes import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
-from pm_sysid.records.residual_tests import BOUND, LEVEL, as_residuals, correlation, ljung_box, scores
+from pm_sysid.records.residual_tests import BOUND, LEVEL, as_residuals, correlation, ljung_box, scores, white_without
 from pm_sysid.records.steadiness import level_part, size_part
 from pm_sysid.records.validation import real
 
@@ -31,7 +31,8 @@ def plot_residuals(
 ) -> AxesArray:
     """Draw residuals over time, their correlations with 99 % bounds, and their normal quantiles.
 
-    Shaded is a part of the record whose level or size differs from the rest, as a drift, a disturbance or a burst leaves it.
+    Shaded is a part of the record whose level or size differs from the rest, as a drift, a disturbance or a burst leaves it; of
+    residuals that are not white, a part without which they are.
     `pm_sysid.residual_tests` puts the same questions as numbers.
 
     Parameters
@@ -104,10 +105,14 @@ def plot_residuals(
 
 def _shade_unsteady(ax: Axes, times: FloatArray, e: FloatArray, lags: int) -> None:
     """Shade the parts whose level or size differs from the rest, where residuals are white otherwise."""
-    if ljung_box(e, lags).p > 1 - LEVEL:
-        for part in (level_part(e), size_part(e)):
-            if part.p <= 1 - LEVEL:
-                ax.axvspan(times[part.start], times[part.stop - 1], color=PRIOR, alpha=0.25, lw=0, zorder=0)
+    whole = ljung_box(e, lags)
+    if whole.p > 1 - LEVEL:
+        parts = [part for part in (level_part(e), size_part(e)) if part.p <= 1 - LEVEL]
+    else:
+        apart = white_without(e, lags, whole)
+        parts = [] if apart is None else [apart]
+    for part in parts:
+        ax.axvspan(times[part.start], times[part.stop - 1], color=PRIOR, alpha=0.25, lw=0, zorder=0)
 
 
 def draw_autocorrelation(ax: Axes, e: FloatArray, lags: int) -> None:

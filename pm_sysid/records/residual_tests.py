@@ -27,6 +27,9 @@ BOUND = NormalDist().inv_cdf((1 + LEVEL) / 2)
 #: Samples that two outputs must have in common for a correlation between them.
 FEWEST_PAIRS = 20
 
+#: A part without which residuals are white: its largest share of the record, the share of the Ljung-Box statistic of a sample
+#: that may be left, and how many parts that differ may be put together.
+LARGEST_APART, FALLEN, PARTS_TOGETHER = 0.25, 0.15, 4
 #: Share of lags outside their bounds above which they are mentioned, white or not.
 FEW_OUTSIDE = 0.05
 
@@ -64,6 +67,9 @@ class ResidualTests:
         ``change`` in standard deviations, and the p-value ``p`` of there being such a part. For white residuals.
     size : Part
         The same of the size: ``change`` is the standard deviation there over that of the rest.
+    apart : Part or None
+        Where residuals are not white: a part of the record, a quarter of it at most, without which they are; ``change`` as of
+        the level, and ``p`` of the Ljung-Box test of the rest. None if there is none.
     cross_input : str or None
         Name of this input where a model has named ones, of several that with the most significant correlation.
     """
@@ -84,6 +90,7 @@ class ResidualTests:
     jarque_bera_p: float
     level: Part
     size: Part
+    apart: Part | None
     cross_input: str | None = None
 
     def __repr__(self) -> str:
@@ -112,6 +119,8 @@ class ResidualTests:
         box = f"Ljung-Box {self.ljung_box:.1f} over {self.lags} lags, {_p_text(self.ljung_box_p)}"
         if not self.ljung_box_p > alpha:
             white = f"not white: dynamics or coloured noise are left in them ({box}; {outside})"
+            if self.apart is not None:
+                white = f"not white ({box}; {outside}), but they are without {_samples(self.apart)}: something acts there"
         elif self.share_outside > FEW_OUTSIDE:
             white = f"white as a whole ({box}), though single lags stand out ({outside})"
         else:
@@ -200,7 +209,8 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
     larger one of that of white noise and the long-run one of Newey and West, Econometrica 55 (1987), over `lags`. The bounds of
     the correlation with the input assume white residuals. Drifts, disturbances and bursts are looked for in parts of two, four
     and more samples up to half of the record: how much one differs from the rest, less what is usual among as many parts of its
-    length (Duembgen and Spokoiny, Annals of Statistics 29, 2001), is compared with random orders of the same residuals.
+    length (Duembgen and Spokoiny, Annals of Statistics 29, 2001), is compared with random orders of the same residuals. Where
+    residuals are not white, such a part is left out, and the rest is tested again.
 
     Examples
     --------
@@ -245,6 +255,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
         jarque_bera_p=float(scipy.stats.jarque_bera(e[np.isfinite(e)]).pvalue),
         level=level_part(e),
         size=size_part(e),
+        apart=None if white.p > 1 - LEVEL else white_without(e, lags, white),
     )
 
 
@@ -263,6 +274,31 @@ def ljung_box(e: FloatArray, lags: int) -> Whiteness:
     z = scores(r, pairs, int(np.isfinite(e).sum()))
     statistic = float(z @ z)
     return Whiteness(statistic, float(scipy.stats.chi2.sf(statistic, lags)), float(np.mean(np.abs(z) > BOUND)), r)
+
+
+def white_without(e: FloatArray, lags: int, whole: Whiteness) -> Part | None:
+    """The part of residuals (T,) that are not white without which they are; None if they are coloured elsewhere too.
+
+    Where the level or the size differs most is looked at, and what is around it, since a part is found with a length that is a
+    power of two. A shorter record shows correlations less: the statistic has to fall by more than the samples do.
+    """
+    count, found = np.isfinite(e).sum(), list[Part]()
+    for differs in (level_part, size_part):
+        left, start, stop = e, len(e), 0
+        for _ in range(PARTS_TOGETHER):
+            part = differs(left)
+            start, stop = min(start, part.start), max(stop, part.stop)
+            left = np.concatenate([e[:start], np.full(stop - start, np.nan), e[stop:]])
+            rest = np.isfinite(left).sum()
+            if stop - start > LARGEST_APART * len(e) or rest <= lags + 1:
+                break
+            white = ljung_box(left, lags)
+            fallen = (white.statistic - lags) / rest < FALLEN * (whole.statistic - lags) / count
+            if white.p > 1 - LEVEL and fallen:
+                change = (np.nanmean(e[start:stop]) - np.nanmean(left)) / np.nanstd(e)
+                found.append(Part(start, stop, float(change), white.p))
+                break
+    return min(found, key=lambda part: part.stop - part.start, default=None)
 
 
 def with_squares(inputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

@@ -11,6 +11,7 @@ import xarray as xr
 
 from pm_sysid.posterior.reweighting import FINE, HALF, STRETCHED, VISIBLE, WIDE
 from pm_sysid.records.residual_tests import ResidualTests, Together
+from pm_sysid.records.steadiness import Part
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.diagnostics import Diagnostics
 from pm_sysid.reports.learned import Learned
@@ -327,6 +328,14 @@ def _whiteness(tests: ResidualTests) -> str:
     return f"Ljung-Box p {shown}; {100 * tests.share_outside:.0f} % of lags outside their 99 % bounds"
 
 
+def without(part: Part) -> str:
+    """What is said of a part without which residuals are white."""
+    return (
+        f"but they are without samples {part.start} to {part.stop - 1}: something acts there that the model does not know, or "
+        "the sensor fails. Leave these samples out (NaN), or describe what acts (latent=)"
+    )
+
+
 def student(freedom: float) -> str:
     """Name of the t distribution with these degrees of freedom."""
     return f"t distribution with {freedom:.3g} degrees of freedom"
@@ -355,7 +364,8 @@ def residual(output: str, tests: ResidualTests, freedom: float = np.inf) -> Iter
     if not tests.ljung_box_p > ALPHA:
         level = "bad" if tests.share_outside > COLOURED else "look"
         text = f"Innovations of {output} are not white ({_whiteness(tests)})"
-        yield Verdict(level, f"{text}: the model misses some dynamics, or noise is coloured.")
+        reason = "the model misses some dynamics, or noise is coloured"
+        yield Verdict(level, f"{text}: {reason}." if tests.apart is None else f"{text}, {without(tests.apart)}.")
     elif not follows(tests) and not off_centre and not _moves(tests):
         yield Verdict("good", f"Innovations of {output} are white: no dynamics seem to be left in them.")
     if off_centre:
@@ -413,9 +423,9 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
         return Verdict("look", f"{text} not centred on zero ({_mean(tests)}): an offset differs, or the static gain is off.")
     if tests.ljung_box_p > ALPHA:
         return Verdict("look", f"{text} not steady ({tests.moved}): there was a drift, or a disturbance.")
-    return Verdict(
-        "look", f"{text} not white ({_whiteness(tests)}): the structure or a parameter is off there, or noise is coloured."
-    )
+    reason = "the structure or a parameter is off there, or noise is coloured"
+    text = f"{text} not white ({_whiteness(tests)})"
+    return Verdict("look", f"{text}: {reason}." if tests.apart is None else f"{text}, {without(tests.apart)}.")
 
 
 def run(what: str, output: str, error: float, fit: float, noise: float | None, colour: str | None = "") -> Verdict:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy
 
 from pm_sysid.records.residual_tests import residual_tests
 from pm_sysid.records.steadiness import Part, level_part, size_part
@@ -91,3 +92,33 @@ def test_the_error_of_the_mean_does_not_depend_on_an_input_that_is_looked_at() -
     rng = np.random.default_rng(0)
     e, u = np.convolve(rng.standard_normal(800), np.ones(10), "same"), rng.standard_normal(800)
     assert residual_tests(e, u).mean_se == residual_tests(e).mean_se > 2 * e.std() / np.sqrt(800)
+
+
+def coloured(n: int, by: float, seed: int) -> np.ndarray:
+    e = np.random.default_rng(seed).standard_normal(n)
+    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -by], e))
+
+
+@pytest.mark.parametrize("n", [400, 2000])
+def test_where_residuals_are_white_but_for_a_part_that_part_is_named(n: int) -> None:
+    rng, k = np.random.default_rng(n), np.arange(n)
+    acts = (k >= 0.3 * n) & (k < 0.44 * n)
+    for seed in range(5):
+        e = np.random.default_rng(seed).standard_normal(n)
+        tests = residual_tests(e + 3 * acts)
+        assert tests.apart is not None and tests.apart.p > 0.01 and tests.apart.change > 1
+        named = np.zeros(n, dtype=bool)
+        named[tests.apart.start : tests.apart.stop] = True
+        assert np.sum(named != acts) < 0.05 * n
+        assert f"without samples {tests.apart.start} to {tests.apart.stop - 1}: something acts there" in repr(tests)
+    impact = np.where(k > 0.6 * n, 8 * np.exp(-(k - 0.6 * n) / (0.03 * n)) * np.sin(0.5 * (k - 0.6 * n)), 0.0)
+    tests = residual_tests(rng.standard_normal(n) + impact)
+    assert tests.apart is not None and 0.55 * n < tests.apart.start and tests.apart.stop < 0.85 * n
+
+
+def test_noise_that_is_coloured_everywhere_is_not_put_down_to_a_part() -> None:
+    named = [residual_tests(coloured(n, by, seed)).apart for n in (400, 2000) for by in (0.3, 0.9) for seed in range(20)]
+    assert sum(part is not None for part in named) <= 2
+    ramp = residual_tests(coloured(2000, 0.0, 1) + np.linspace(-1.5, 1.5, 2000))
+    assert ramp.ljung_box_p < 0.01 and ramp.apart is None
+    assert residual_tests(coloured(2000, 0.0, 1)).apart is None

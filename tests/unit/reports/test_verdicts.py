@@ -201,6 +201,13 @@ def test_a_drift_that_correlations_do_not_see_is_not_called_noise() -> None:
     assert "not steady" in verdicts.left_over("run", "y", tests).text and verdicts.left_over("run", "y", tests).level == "look"
 
 
+def test_of_a_strong_disturbance_it_is_said_where_it_acts() -> None:
+    tests = residual_tests(WHITE + 3 * (np.abs(np.arange(2000) - 700) < 100))
+    (told,) = [v for v in verdicts.residual("y", tests) if "white" in v.text]
+    assert told.level != "good" and "are without samples" in told.text and "Leave these samples out" in told.text
+    assert "something acts there" in verdicts.left_over("run", "y", tests).text
+
+
 def test_a_burst_is_worth_a_look_and_a_little_of_it_is_not() -> None:
     for factor, levels in ((1.6, ["good", "look"]), (1.1, ["good"])):
         told = list(verdicts.residual("y", residual_tests(WHITE * np.where(np.arange(2000) < 1000, factor, 1.0) / factor**0.5)))
