@@ -22,7 +22,7 @@ from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
 from pm_sysid.inference.initial_states import InitialStates, doubt_evidence, replace_evidence, widen_evidence
 from pm_sysid.likelihood.circular import ALL_ROUND
-from pm_sysid.likelihood.coordinates import element_labels, model_of
+from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import OTHER_SHARES, SECOND_MODE, Mode, find_mode
@@ -389,7 +389,8 @@ class _Run:
             elsewhere.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
-        wrong = [self.lost, self.shares_trouble, self.steps_trouble, *self._initial_states(idata, method)]
+        starts = self._initial_states(idata, method)
+        wrong = [self.lost, *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *starts]
         said = " ".join(elsewhere)
         # What a sampler that begins at a mode may not have reached is missing in its evidence, too.
         self.wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]
@@ -443,6 +444,13 @@ def _check(model: pm.Model) -> None:
     simulators = [v.name for v in model.observed_RVs if isinstance(v.owner.op, SimulatorRV)]
     if simulators:
         raise ValueError(f"{simulators} have no likelihood (pm.Simulator); sample_abc_ns is for such models.")
+    check_continuous(model, "the samplers here move continuous ones only")
+
+
+def _unmeasured(model: pm.Model) -> list[str]:
+    """What is said of filters whose records have no measurements."""
+    empty = [name for name in filter_names(model) if not np.isfinite(filter_view(name, model).measured()).any()]
+    return [f"No sample of {empty} is measured: the draws are those of the prior."] if empty else []
 
 
 def _with_modes(found: Mode, known: Mode) -> Mode:

@@ -28,6 +28,19 @@ def model_of(model: pm.Model | None) -> pm.Model:
     return model
 
 
+def check_continuous(model: pm.Model, why: str) -> None:
+    """Refuse models with free variables that are discrete or have one value only, or with none."""
+    if constant := [v.name for v in model.free_RVs if getattr(v.owner.op, "name", "") == "diracdelta"]:
+        raise ValueError(f"the free variables {constant} have one value only (pm.DiracDelta); give the number in their place.")
+    if discrete := [v.name for v in model.value_vars if v.type.dtype not in ("float64", "float32")]:
+        raise ValueError(
+            f"the free variables {discrete} are discrete; {why}. Give them continuous priors or numbers, or build a model for "
+            "each of their values and compare these by their evidence (compare_models)."
+        )
+    if not model.value_vars:
+        raise ValueError("the model has no free variables; give at least one parameter a prior.")
+
+
 def element_labels(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     """Name of each scalar element of variables: ``mu``, ``scale[0]``, ``scale[1]``."""
     return [

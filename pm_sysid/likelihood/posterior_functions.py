@@ -19,7 +19,7 @@ from pytensor.graph import ancestors
 from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import ParameterValueError, join_nonshared_inputs
-from pm_sysid.likelihood.coordinates import Coordinates, checked
+from pm_sysid.likelihood.coordinates import Coordinates, check_continuous, checked
 from pm_sysid.likelihood.filter_view import value_of
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp
 from pm_sysid.progress import Announced, compiling
@@ -61,11 +61,7 @@ class PosteriorFunctions:
     """
 
     def __init__(self, model: pm.Model) -> None:
-        discrete = [v.name for v in model.value_vars if v.type.dtype not in ("float64", "float32")]
-        if discrete:
-            raise ValueError(f"the free variables {discrete} are discrete; a mode has a gradient in continuous ones only.")
-        if not model.value_vars:
-            raise ValueError("the model has no free variables; give at least one parameter a prior.")
+        check_continuous(model, "a mode has a gradient in continuous ones only")
         self.model, self.coordinates = model, Coordinates(model)
         self.views = loose_filters(model)
         self._kept = _kept(model, self.coordinates)

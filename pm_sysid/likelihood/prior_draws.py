@@ -79,6 +79,16 @@ def possible_draws(coordinates: Coordinates, draws: int, random_seed: Any) -> np
 
 def _free_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Columns:
     """Draws (draws, ...) of the free variables, each in its unconstrained space."""
+    try:
+        return _drawn_columns(coordinates, draws, random_seed)
+    except NotImplementedError as error:
+        raise NotImplementedError(
+            f"a prior cannot be drawn from ({error}), and searches and sequential sampling begin with draws of the prior; give "
+            "proper priors, such as pm.Normal or pm.Uniform over what is possible, or use pm.sample."
+        ) from error
+
+
+def _drawn_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Columns:
     model, values = coordinates.model, []
     for rv in model.free_RVs:
         transform = model.rvs_to_transforms[rv]

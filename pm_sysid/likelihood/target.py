@@ -19,7 +19,7 @@ from pytensor.graph import ancestors, clone_replace
 from pytensor.graph.basic import Apply, Variable
 
 from pm_sysid.arguments import shown, whole
-from pm_sysid.likelihood.coordinates import Coordinates, checked, model_of
+from pm_sysid.likelihood.coordinates import Coordinates, check_continuous, checked, model_of
 from pm_sysid.likelihood.filter_rv import ODEFilterRV
 from pm_sysid.likelihood.prior_draws import draw_prior
 from pm_sysid.progress import announced
@@ -115,11 +115,7 @@ class Target:
         self.threads = default_threads() if self.threads is None else self.threads
         if not model.observed_RVs:
             raise ValueError("the model has no observed variable; give it a likelihood, such as pm_sysid.ODEFilter.")
-        discrete = [v.name for v in model.value_vars if v.type.dtype not in ("float64", "float32")]
-        if discrete:
-            raise ValueError(f"the free variables {discrete} are discrete; the samplers here move continuous ones only.")
-        if not model.value_vars:
-            raise ValueError("the model has no free variables; give at least one parameter a prior.")
+        check_continuous(model, "the samplers here move continuous ones only")
         self.coordinates = Coordinates(model)
         self.labels, self.size = self.coordinates.labels, self.coordinates.size
         terms = model.logp(vars=model.observed_RVs, sum=False)

@@ -15,6 +15,7 @@ from pm_sysid.solve.by_record import start_by_record
 from pm_sysid.solve.checks import spread_numbers, vector_entries
 from pm_sysid.steps.sensors import PLAIN, Sensors
 from pm_sysid.symbolic.names import Names
+from pm_sysid.symbolic.scales import not_negative
 from pm_sysid.symbolic.system import System
 
 #: Samples a straight line is fitted to for the initial value and slope of a measured state.
@@ -133,7 +134,7 @@ def initial_state(
     for s, d in zip(system.states, deviations, strict=True):
         if not isinstance(d, Variable) and not (np.isfinite(d) and d >= 0):
             raise ValueError(f"x0_std of {s!r} is {d!r}; it must be finite and not negative.")
-    return values, deviations
+    return values, [not_negative(d) for d in deviations]
 
 
 def entries_by_state(system: System, what: str, value: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pm_sysid.solve.checks import vector
 from pm_sysid.steps.sensors import Limits, Rule, Sensor, Sensors
 from pm_sysid.symbolic.lowering import lower
 from pm_sysid.symbolic.scalars import as_variable, symbol, symbols
+from pm_sysid.symbolic.scales import not_negative
 from pm_sysid.symbolic.system import System
 
 #: Degrees of freedom for which the mixture that stands for a t distribution is good.
@@ -210,7 +211,7 @@ def measurement_noise(system: System, noise: Any, limits: Any, records: Sequence
     if isinstance(given, Mapping):
         given = {k: v.scale if isinstance(v, StudentT) else v for k, v in given.items()}
         given = {k: _typical(outputs, k, v, records) if isinstance(v, Traced) else v for k, v in given.items()}
-    values = noise_by_record(system, given, len(records))
+    values = noise_by_record(system, _not_negative(given), len(records))
     sensors, entries = [], []
     for name, bound in zip(outputs, bounds, strict=True):
         kind, rule = kinds[name], None
@@ -223,6 +224,13 @@ def measurement_noise(system: System, noise: Any, limits: Any, records: Sequence
     if all(sensor == Sensor() for sensor in sensors):
         sensors = []
     return Noise(Sensors(tuple(sensors)), values, entries)
+
+
+def _not_negative(noise: Any) -> Any:
+    """Standard deviations without values where a variable among them is negative."""
+    if isinstance(noise, Mapping):
+        return {name: not_negative(v) for name, v in noise.items()}
+    return [not_negative(v) for v in noise] if isinstance(noise, list | tuple) else not_negative(noise)
 
 
 def shared_noise(noise: Any) -> Any:

@@ -14,6 +14,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.validation import real
 from pm_sysid.solve.checks import vector_entries
 from pm_sysid.steps.filter_state import Form
+from pm_sysid.symbolic.scales import not_negative
 from pm_sysid.symbolic.system import System
 
 #: Largest state that is dense without being asked for: the cost of a step grows with its cube.
@@ -130,7 +131,7 @@ class Solver:
         for v in values:
             if not isinstance(v, Variable) and not (np.isfinite(v) and v > 0):
                 raise ValueError(f"diffusion is {v!r}; it must be positive and finite.")
-        return values
+        return [not_negative(v) for v in values]
 
     def replace(self, **changes: Any) -> Solver:
         """Return a copy with changed settings."""

@@ -20,6 +20,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import number, shown, whole
 from pm_sysid.symbolic.scalars import Scalar, add, as_variable, constant, dot, mul, sqrt, sub
+from pm_sysid.symbolic.scales import not_negative
 
 type Table = list[list[Scalar]]
 
@@ -290,13 +291,13 @@ class Process:
 
 
 def _positive(who: str, name: str, value: Any, zero: bool = False) -> Any:
-    """A positive number, or a scalar variable as it is."""
+    """A positive number, or a scalar variable that has no value where it is negative."""
     if isinstance(value, Variable):
         if value.type.ndim:  # type: ignore[attr-defined]
             raise ValueError(
                 f"{who}: {name} has {value.type.ndim} dimensions; give a scalar variable: all records share a process."  # type: ignore[attr-defined]
             )
-        return value
+        return not_negative(value)
     remedy = f"give a {'number that is not negative' if zero else 'positive number'} or a scalar PyMC variable"
     value = number(value, f"{who}: {name}", remedy)
     if value < 0 or (value == 0 and not zero):

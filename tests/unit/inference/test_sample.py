@@ -365,3 +365,29 @@ def test_bad_arguments_are_refused() -> None:
         pm.Normal("x")
     with pytest.raises(ValueError, match="no observed variable"):
         sid.sample(empty)
+
+
+def test_what_no_sampler_here_takes_is_refused_with_a_remedy_whatever_the_method() -> None:
+    with pm.Model() as switch:
+        pm.Normal("y", pm.Bernoulli("b", 0.5) * pm.Normal("a"), 1.0, observed=[0.5, 0.2])
+    with pm.Model() as fixed:
+        pm.Normal("y", pm.DiracDelta("d", 1.0) + pm.Normal("a"), 1.0, observed=[0.5, 0.2])
+    for method in ("auto", "nuts", "ibis"):
+        with pytest.raises(ValueError, match=r"\['b'\] are discrete.*compare_models"):
+            sid.sample(switch, method=method, progressbar=False)
+        with pytest.raises(ValueError, match=r"\['d'\] have one value only"):
+            sid.sample(fixed, method=method, progressbar=False)
+    with pm.Model() as flat:
+        pm.Normal("y", pm.Flat("a"), 1.0, observed=[0.5, 0.2])
+    with pytest.raises(NotImplementedError, match="give proper priors"):
+        sid.sample_ibis(50, model=flat, chains=1, progressbar=False)
+
+
+def test_a_record_without_measurements_is_no_evidence() -> None:
+    decay = sid.System(lambda t, x, u, p: -p.a * x.z, states=("z",), params=("a",), observe=lambda t, x, dx, u, p: x.z)
+    with pm.Model() as model:
+        record = sid.TimeSeries(np.arange(5.0), None, np.full(5, np.nan), outputs="y")
+        sid.ODEFilter("y", decay, record, {"a": pm.LogNormal("a")}, noise=0.1, x0=1.0, substeps=1)
+    with pytest.warns(UserWarning, match="draws are those of the prior"):
+        idata = sid.sample(model, 200, chains=2, cores=1, random_seed=1, progressbar=False)
+    assert not idata.attrs["trusted"] and "No sample of ['y'] is measured" in idata.attrs["verdict"]
