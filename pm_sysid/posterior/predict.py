@@ -23,7 +23,7 @@ from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.checks import check_records
-from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
+from pm_sysid.solve.fit_initial_state import FIRST, drawn_starts, fitted_start
 from pm_sysid.solve.initial_state import initial_state
 from pm_sysid.solve.run_substeps import RunSteps, all_runs
 from pm_sysid.solve.simulate import run_variables, simulate, simulate_driven, steps_of
@@ -67,7 +67,8 @@ def predict(
     x0 : "fit", or as for :func:`simulate`, optional
         ``"fit"``, the default for a record with outputs: the initial state from which a run with the posterior mean of the
         parameters meets the first 500 samples best, as MATLAB's ``compare`` does; zero without outputs. States that a dict
-        has no value for are found in the same way. ``attrs["x0"]`` of the result says where the initial state is from.
+        has no value for are found in the same way. Unless ``every_step``, each run then starts from a state that is drawn from
+        what these samples say of it given its parameters. ``attrs["x0"]`` of the result says where the initial state is from.
     record : int, optional
         Where records have parameters of their own: those of which record, counted from 0.
     params : mapping, optional
@@ -77,7 +78,7 @@ def predict(
     substeps : int or "auto", default "auto"
         Runge-Kutta steps of a sampling interval, as for :func:`simulate`.
     random_seed : int or numpy.random.Generator, optional
-        Seed of the draws that are picked when ``every_step``, and of the paths of processes.
+        Seed of estimated initial states, of the draws that are picked when ``every_step``, and of the paths of processes.
 
     Returns
     -------
@@ -153,7 +154,8 @@ def predict(
     said = "given" if x0 is not None else "zero: nothing is measured"
     if isinstance(x0, str) or (partly and measured):
         said = f"estimated from the first {min(FIRST, len(data))} samples{', where it is not given' if partly else ''}"
-        x0 = _fitted(system, _inside(data, source.view), fixed.mean(axis=0), x0, substeps)
+        own = None if every_step else np.random.default_rng(random_seed)
+        x0 = _fitted(system, _inside(data, source.view), fixed, x0, substeps, own)
 
     def run(theta: np.ndarray) -> xr.Dataset:
         sets = {p: theta[:, i] for i, p in enumerate(system.params)}
@@ -175,20 +177,27 @@ def predict(
     return source.labelled(clipped(runs, source.view))
 
 
-def _fitted(system: Any, record: TimeSeries, theta: np.ndarray, x0: Any, substeps: Any) -> dict[str, Any]:
-    """Initial state by least squares, by state; what is given of it stays."""
+def _fitted(system: Any, record: TimeSeries, sets: np.ndarray, x0: Any, substeps: Any, rng: Any) -> dict[str, Any]:
+    """Initial states by least squares, by state; what is given of them stays.
+
+    With a ``rng``, each of the parameter ``sets`` (N, P) has one of its own.
+    """
     given = dict(x0) if isinstance(x0, Mapping) else {}
     if not given and not isinstance(x0, Mapping) and x0 != "fit":
         raise ValueError(f"x0 is {x0!r}; give 'fit', or numbers.")
     if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
         raise ValueError(f"x0='fit' needs a record with the outputs {system.outputs}; it has {record.outputs or 'none'}.")
-    sets = dict(zip(system.params, map(float, theta), strict=True))
-    steps = steps_of(simulate(system, record[:FIRST], sets, substeps=substeps))
+    theta = sets.mean(axis=0)
+    by_name = dict(zip(system.params, map(float, theta), strict=True))
+    steps = steps_of(simulate(system, record[:FIRST], by_name, substeps=substeps))
     middle = {s: float(np.mean(v)) for s, v in given.items()}
     start = np.array(initial_state(system, record, middle or None, 0.0, hidden="zero")[0], dtype=float)
     free = np.array([s not in given for s in system.states])
     found = fitted_start(system, record, theta, start, steps, free)
-    return dict(zip(system.states, map(float, found), strict=True)) | given
+    if rng is None:
+        return dict(zip(system.states, map(float, found), strict=True)) | given
+    starts = np.column_stack([np.broadcast_to(given.get(s, v), len(sets)) for s, v in zip(system.states, found, strict=True)])
+    return dict(zip(system.states, drawn_starts(system, record, sets, starts, steps, free, rng).T, strict=True))
 
 
 def _new_draw_every_step(

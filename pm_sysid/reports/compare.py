@@ -305,6 +305,7 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
         if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
             raise ValueError(f"a record of validation has the outputs {record.outputs}; model {name!r} has {system.outputs}.")
         options = {"draws": validation.runs, "x0": given or None, "record": validation.record, "params": validation.params}
+        options["random_seed"] = 0
         result = _of(name, lambda r=record, o=options: predict(idata, r, model=model, name=label, **o))  # type: ignore[misc]
         predictions.append(
             np.stack([labelled(result, o).transpose("draw", "time").to_numpy() for o in system.outputs], axis=-1)

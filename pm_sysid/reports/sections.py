@@ -397,7 +397,15 @@ class Study:
         how, blocks = self.validation, list[Block]()
         for r, record in enumerate(how.all):
             runs = predict(
-                self.idata, record, model=self.model, name=name, draws=how.runs, x0=how.x0, record=how.record, params=how.params
+                self.idata,
+                record,
+                model=self.model,
+                name=name,
+                draws=how.runs,
+                x0=how.x0,
+                record=how.record,
+                params=how.params,
+                random_seed=0,
             )
             which = _which("Free run on a record of validation", r, len(how.all))
             blocks.append(Paragraph(f"{which}: initial state {runs.attrs['x0']}."))

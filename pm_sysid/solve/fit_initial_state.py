@@ -92,3 +92,75 @@ def fitted_start(
         until *= 2
     better = np.sum(residuals(z, until) ** 2) < np.sum(residuals(np.zeros_like(z), until) ** 2)
     return place(z) if better else start
+
+
+def drawn_starts(
+    system: System,
+    record: TimeSeries,
+    theta: np.ndarray,
+    start: np.ndarray,
+    steps: RunSteps | EqualSteps,
+    free: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Initial states of runs with parameters of their own, drawn from what the first samples say of each.
+
+    Each is the state of least squares for its parameters, by one step of Gauss and Newton from ``start``, and an error with the
+    covariance of least squares, by the size of what the run of the mean parameters leaves of each output.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (N, P)
+        Parameters.
+    start : ndarray, shape (N, n_x)
+        Their states so far; the entries that are free are those of :func:`fitted_start` for the mean parameters.
+    free : ndarray of bool, shape (n_x,)
+        States that are drawn.
+    rng : numpy.random.Generator
+    system, record, steps
+        As for :func:`fitted_start`.
+
+    Returns
+    -------
+    ndarray, shape (N, n_x)
+        ``start``, where nothing is measured or runs are not finite.
+    """
+    first, n_y, moving = record[:FIRST], len(system.outputs), np.flatnonzero(free)
+    y = first.output_matrix
+    seen = np.isfinite(y)
+    if not moving.size or seen.sum() <= moving.size:
+        return start
+    substeps = steps.substeps.first(len(first) - 1) if isinstance(steps.substeps, StepGrid) else steps.substeps
+    inputs = method_inputs(first, substeps, steps.method)
+
+    def left(parameters: np.ndarray, states: np.ndarray) -> np.ndarray:
+        """What runs leave of the measurements, (N, T, n_y), zero where nothing is measured."""
+        runs = run_batch(system, parameters, np.ascontiguousarray(states), inputs, method=steps.method)[..., :n_y]
+        return np.where(seen, y - runs, 0.0)
+
+    mean, middle = theta.mean(axis=0), start.mean(axis=0)
+    size = np.maximum(np.abs(middle[moving]), np.std(y[seen]))
+    shift = np.zeros((len(moving), len(start[0])))
+    shift[np.arange(len(moving)), moving] = STEP * np.where(size > 0, size, 1.0)
+    around = np.concatenate([middle[None], middle + shift, middle - shift])
+    errors = left(np.tile(mean, (len(around), 1)), around)
+    if not np.isfinite(errors).all():
+        return start
+    deviations = np.sqrt(np.sum(errors[0] ** 2, axis=0) / np.maximum(seen.sum(axis=0) - moving.size / n_y, 1.0))
+    weight = np.where(deviations > 0, 1 / np.where(deviations > 0, deviations, 1.0), 0.0)
+    n = len(moving)
+    slopes = ((errors[n + 1 :] - errors[1 : n + 1]) * weight).reshape(n, -1).T / (2 * STEP)  # by shifts of one size
+    u, s, vt = np.linalg.svd(slopes, full_matrices=False)
+    told = s > 1e-8 * s[0]  # directions of which the samples say something
+    scale = np.diag(shift[:, moving]) / STEP
+    whole = left(theta, start) * weight
+    finite = np.isfinite(whole).all(axis=(1, 2))
+    along = np.where(finite[:, None], whole.reshape(len(theta), -1), 0.0) @ (u[:, told] / s[told])
+    moved = start.copy()
+    moved[:, moving] += along @ vt[told] * scale
+    after = np.sum((left(theta, moved) * weight) ** 2, axis=(1, 2))
+    with np.errstate(invalid="ignore"):
+        better = finite & (after <= np.sum(whole**2, axis=(1, 2)))
+    result = np.where(better[:, None], moved, start)
+    result[:, moving] += rng.standard_normal((len(theta), int(told.sum()))) / s[told] @ vt[told] * scale
+    return result
