@@ -228,8 +228,8 @@ def predict_fitted(
 ) -> list[tuple[TimeSeries, xr.Dataset]]:
     """Records of a model's filter, and free runs on them from the initial states that the model says.
 
-    Arguments as for :func:`predict`. States whose initial value the model leaves uncertain start where a run with the mean
-    parameters meets the first samples best. Where inputs or parameters are processes, runs on their prior would say little of
+    Arguments as for :func:`predict`. States whose initial value the model leaves uncertain are drawn from what the first samples
+    say of them, as there. Where inputs or parameters are processes, runs on their prior would say little of
     a record that they have been inferred from: paths of :func:`sample_states` stand in their place.
     """
     source = Source(idata, model_of(model), name)
@@ -247,7 +247,9 @@ def predict_fitted(
         if free.any():
             middle, steps = starts[:, r].mean(axis=0), steps_of(run)
             seen = _inside(record, source.view)
-            begin = np.where(free, fitted_start(source.system, seen, own.mean(axis=0), middle, steps, free), starts[:, r])
+            found = fitted_start(source.system, seen, own.mean(axis=0), middle, steps, free)
+            begin, rng = np.where(free, found, starts[:, r]), np.random.default_rng(0)
+            begin = drawn_starts(source.system, seen, own, begin, steps, free, rng)
             given = dict(zip(source.system.states, begin.T, strict=True))
             same: Any = steps.substeps
             run = simulate(source.system, record, sets, x0=given, substeps=same, method=steps.method)
