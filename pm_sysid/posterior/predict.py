@@ -228,9 +228,9 @@ def predict_fitted(
 ) -> list[tuple[TimeSeries, xr.Dataset]]:
     """Records of a model's filter, and free runs on them from the initial states that the model says.
 
-    Arguments as for :func:`predict`. States whose initial value the model leaves uncertain are drawn from what the first samples
-    say of them, as there. Where inputs or parameters are processes, runs on their prior would say little of
-    a record that they have been inferred from: paths of :func:`sample_states` stand in their place.
+    Arguments as for :func:`predict`. States whose initial value the model leaves uncertain are drawn from what the first
+    samples say of them, as there. Where inputs or parameters are processes, runs on their prior would say little of a record
+    that they have been inferred from: paths of :func:`sample_states` stand in their place.
     """
     source = Source(idata, model_of(model), name)
     if source.system.driving:
