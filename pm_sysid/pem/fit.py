@@ -32,6 +32,8 @@ from pm_sysid.symbolic.system import System
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
+#: No instrument's noise has so small a share of the outputs' variance.
+NOISELESS = 1e-16
 #: Arguments of an ODEFilter, and what a fit has in their place.
 ELSEWHERE = {
     "latent": "make the force a state of the system, such as d with the rate -d / length, and give it process noise: "
@@ -86,8 +88,9 @@ def fit_pem(
     x0 : number, mapping by state, sequence, vector, or InitialState, optional
         State at the first sample. By default it is estimated with the parameters, for each record by itself. Values that are
         given are exact, in the units of the states (``x0=0.0``: the record starts at rest); a list or tuple with one for
-        each of several records. States without a value are estimated. An :class:`InitialState` also says which of its
-        entries are estimated, and with which covariance the filter starts.
+        each of several records. States without a value are estimated; beside process noise and a measurement noise that is to
+        be found, by the filter, which starts with the spread that they have over the record. An :class:`InitialState` also
+        says which of its entries are estimated, and with which covariance the filter starts.
     bounds : (lower, upper), optional
         Trees like ``p_guess``; None for an open side. Standard deviations are never negative.
     fixed : mapping, optional
@@ -307,6 +310,11 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
     if searched:
         rest = left_over(target, x, unknowns.lower, unknowns.upper)
         success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
+        if isinstance(target, SquaredErrors) and rest.share <= NOISELESS:
+            message = (
+                f"{message} What is left of the outputs ({np.sqrt(rest.share):.1g} of their spread) is rounding and errors of "
+                "the integration, and no noise: standard errors mean little."
+            )
     message = f"{message} {found.note}"
     if solution.rates is not None:
         message = (
@@ -337,7 +345,8 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             if shared:
                 message = (
                     f"{message} The innovations of {shared.first} and {shared.second} at one time are correlated "
-                    f"({shared.correlation:.2g}), and the likelihood takes them for independent. The standard errors allow for that."
+                    f"({shared.correlation:.2g}), and the likelihood takes them for independent. The standard errors allow for "
+                    "that."
                 )
         below = ""
         if isinstance(target, LogLikelihood) and free.any() and has_process_noise(target):
@@ -354,8 +363,8 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         cov[unseen, unseen] = np.inf
         at_bound = [n for n, b in zip(names, pinned & ~gone, strict=True) if b]
         if at_bound:
-            held = "those of the others hold for this value" if len(at_bound) == 1 else "those of the others hold for these values"
-            message = f"{message} At their bounds: {at_bound}. They have no standard errors, and {held}."
+            there = "this value" if len(at_bound) == 1 else "these values"
+            message = f"{message} At their bounds: {at_bound}. The standard errors of the others hold given {there}."
         if unseen.any():
             # What the record says at an optimum that was hit by chance, and is poor, is not what it says.
             if setup.by_default and not (rest.poor and found.doubt):
@@ -365,10 +374,12 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
                 blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
                 untold = [i for i in starts if blind[i]] or starts[-1:]
             success = False
-            message = message if endless else (
-                f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at all): "
-                f"the prediction errors do not change with them. Fix some (fixed=...), or excite them. {message}"
-            )
+            if not endless:
+                message = (
+                    f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at "
+                    "all): the prediction errors do not change with them. Fix some (fixed=...), or excite them. "
+                    f"{message}"
+                )
             if stepped := [names[i] for i in np.flatnonzero(unseen) if _moves_in_steps(target, unknowns, x, int(i))]:
                 message = (
                     f"The prediction errors change with {stepped} in jumps alone (a threshold of a switch), which no "
@@ -378,8 +389,9 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
     if endless:
         success = False
         message = (
-            "The likelihood has no maximum: the start, which is estimated, meets the first samples exactly, and the measurement "
-            "noise vanishes. Leave out estimate=..., so that the filter finds the start, or give P0=... or the noise, R=.... "
+            "The likelihood has no maximum: the start, which is estimated, meets the first samples exactly, and the "
+            "measurement noise vanishes. Leave out estimate=..., so that the filter finds the start, or give P0=... or the "
+            "noise, R=.... "
             f"{message}"
         )
     with np.errstate(invalid="ignore"):

@@ -241,10 +241,11 @@ class Search:
         if self.bounded:
             extra = {"bounds": scipy.optimize.Bounds((self.lower - self.offset) / scale, (self.upper - self.offset) / scale)}
         try:
-            result = scipy.optimize.minimize(
-                self.value, np.zeros(scale.size), jac=self.gradient, hess=self.hessian, method=method, callback=self.accept,
-                options={**DEFAULTS[method], **options}, **extra,
-            )  # fmt: skip
+            with np.errstate(over="ignore"):  # of what it does with the information at a trial point far away
+                result = scipy.optimize.minimize(
+                    self.value, np.zeros(scale.size), jac=self.gradient, hess=self.hessian, method=method,
+                    callback=self.accept, options={**DEFAULTS[method], **options}, **extra,
+                )  # fmt: skip
         except UnboundLocalError:  # what SciPy's trust-exact does where its subproblem has no solution to working precision
             return False, BROKEN_OFF, BROKEN_OFF_WORDS
         done = bool(result.success) or self.flat(result.jac if method == "trust-exact" else None)

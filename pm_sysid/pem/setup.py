@@ -128,7 +128,7 @@ def set_up(
     by_default = initial.estimate is None
     # A covariance given for the start is what is known of it instead.
     marginal = by_default and initial.P0 is None and _unbounded(process, noise)
-    left_to_filter = marginal or by_default and initial.P0 is not None
+    left_to_filter = by_default and (marginal or initial.P0 is not None)
     unknown = estimated(system, initially.given, False if left_to_filter else initial.estimate)
     if (initially.hidden & ~unknown).any() and not marginal:
         initial_values(system, records, initial.x0, hidden="raise")

@@ -72,7 +72,7 @@ def uncertain_noise(
         if len(starts) < 3:
             continue
         found = [(u, e) for u, e in valleys(c, starts, [int(j)] * len(starts), free, STEPS) if e is not None]
-        if len(found) < 3:
+        if len(found) < 3 or not np.ptp([u[j] for u, _ in found]) > 0:
             continue
         weights, squares = [], []
         for u, e in found:

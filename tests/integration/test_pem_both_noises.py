@@ -11,9 +11,7 @@ import scipy
 import pm_sysid as sid
 
 STEP, T = 0.1, 400
-RELAXATION = sid.System(
-    lambda t, x, u, p: -p.a * x.s, states=("s",), params=("a",), observe=lambda t, x, dx, u, p: {"y": x.s}
-)
+RELAXATION = sid.System(lambda t, x, u, p: -p.a * x.s, states=("s",), params=("a",), observe=lambda t, x, dx, u, p: {"y": x.s})
 OPTIONS: dict[str, Any] = {"objective": "likelihood", "progressbar": False}
 BOTH = sid.ExtendedKalman(Q="estimate", R="estimate")
 TRUTH = {"a": 1.0, "process_s": np.sqrt((1 - np.exp(-2 * STEP)) / 2), "noise_y": 0.1}
@@ -87,7 +85,7 @@ def test_process_noise_is_searched_for_from_what_the_outputs_show() -> None:
     for k in range(T):
         y.append(state[0] + 0.01 * rng.standard_normal())
         u.append(np.clip(-12 * (y[-1] - 0.3 * np.sign(np.sin(0.3 * k))) - 60 * (y[-1] - before), -8, 8))
-        before, state = y[-1], (step @ [*state, u[-1]])[:2] + [0.0, 0.02 * rng.standard_normal()]
+        before, state = y[-1], (step @ np.array([*state, u[-1]]))[:2] + np.array([0.0, 0.02]) * rng.standard_normal()
     data = sid.TimeSeries(0.05 * np.arange(T), np.array(u), np.array(y), inputs="F", intersample="zoh")
     predictor = sid.ExtendedKalman(Q={"v": "estimate"}, R="estimate")
     fit = sid.fit_pem(unstable, data, {"a": 6.0}, predictor=predictor, **OPTIONS)

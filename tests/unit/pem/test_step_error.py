@@ -78,14 +78,16 @@ def test_more_steps_keep_the_guess() -> None:
 
 @pytest.mark.slow
 def test_poor_optima_of_coarse_steps_are_not_what_further_starts_are_drawn_around() -> None:
-    """A relaxation oscillation: fits were 50 standard errors off, with the speed at the start held at what a poor optimum had."""
+    """A relaxation oscillation: fits were 50 standard errors off, with the speed at the start as a poor optimum had it."""
     van_der_pol = sid.System(
         lambda t, x, u, p: (x.v, p.mu * (1 - x.z**2 / p.a**2) * x.v - p.w2 * x.z), states=("z", "v"),
         params=("mu", "a", "w2"), observe=lambda t, x, dx, u, p: x.z,
     )  # fmt: skip
     truth, t = np.array([3.0, 1.0, 20.0]), np.arange(1500) / 50.0
     empty = sid.TimeSeries(t, None, None)
-    clean = sid.simulate(van_der_pol, empty, dict(zip(("mu", "a", "w2"), truth, strict=True)), x0={"z": 0.5, "v": 0.0}, substeps=32)
+    clean = sid.simulate(
+        van_der_pol, empty, dict(zip(("mu", "a", "w2"), truth, strict=True)), x0={"z": 0.5, "v": 0.0}, substeps=32
+    )
     y = clean["y"].values
     for seed in (6, 9):
         rng = np.random.default_rng(seed + 77)

@@ -134,7 +134,7 @@ def test_a_model_that_is_wrong_is_called_coloured_in_the_quiet_output_as_well() 
 
 
 def test_errors_hold_for_records_of_unequal_noise() -> None:
-    """The quiet record looked coloured by what the loud ones had done to the parameters, and errors were 2.4 times too small."""
+    """The quiet record looked coloured by what loud ones had done to the parameters, and errors were 2.4 times too small."""
     bases = [sid.TimeSeries(TIMES[:100], DRIVE.u[a : a + 100], None, inputs="F") for a in (0, 100, 200)]
     starts = [{"z": 0.05, "v": 0.0}, {"z": -0.1, "v": 1.0}, {"z": 0.0, "v": 0.0}]
     runs = [sid.simulate(OSCILLATOR, b, OF_OUTPUTS, x0=x, substeps=16)["z"].values for b, x in zip(bases, starts, strict=True)]
