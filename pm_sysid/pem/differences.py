@@ -88,6 +88,7 @@ def switches(c: Coordinates, x: np.ndarray, evaluation: Evaluation) -> bool:
         return False  # what is left is rounding
     m, seen, errors = y.shape[1], c.objective.measured, standard_errors(c, x, evaluation)
     errors = np.where(c.positive | (x == 0.0) | c.objective.layout.initial, errors, np.minimum(errors, MOST * np.abs(x)))
+    errors = np.where(c.positive, np.minimum(errors, 1.0), errors)  # of noise that is hardly seen the logarithm tells nothing
     exact = _exact(c, x)[..., :m][:, seen]
     size = np.linalg.norm(exact, axis=1)
 

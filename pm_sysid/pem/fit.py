@@ -9,7 +9,8 @@ import numpy as np
 
 from pm_sysid.arguments import among, count, flag, seed, shown
 from pm_sysid.pem.far_errors import too_small
-from pm_sysid.pem.left_over import left_over
+from pm_sysid.pem.filters import KalmanFilter
+from pm_sysid.pem.left_over import efficient, left_over
 from pm_sysid.pem.objective import LogLikelihood, Objective, ObjectiveName, SquaredErrors
 from pm_sysid.pem.optima import Found, SeveralStarts
 from pm_sysid.pem.optimise import Solution
@@ -17,11 +18,12 @@ from pm_sysid.pem.parameter_tree import leaves, rebuild
 from pm_sysid.pem.predictors import ExtendedKalman, Predictor
 from pm_sysid.pem.result import PEMResult
 from pm_sysid.pem.settings import InitialState, Optimiser
-from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up
+from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up, with_steps
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.starts import Starts
-from pm_sysid.pem.uncertain_noise import has_process_noise, uncertain_noise
-from pm_sysid.pem.uneven_noise import UNEVEN, samples, sandwich, unevenness
+from pm_sysid.pem.step_error import MOST, step_error
+from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, uncertain_noise
+from pm_sysid.pem.uneven_noise import UNEVEN, in_common, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
 from pm_sysid.records.timeseries import TimeSeries
@@ -30,6 +32,8 @@ from pm_sysid.symbolic.system import System
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
+#: No instrument's noise has so small a share of the outputs' variance.
+NOISELESS = 1e-16
 #: Arguments of an ODEFilter, and what a fit has in their place.
 ELSEWHERE = {
     "latent": "make the force a state of the system, such as d with the rate -d / length, and give it process noise: "
@@ -84,8 +88,9 @@ def fit_pem(
     x0 : number, mapping by state, sequence, vector, or InitialState, optional
         State at the first sample. By default it is estimated with the parameters, for each record by itself. Values that are
         given are exact, in the units of the states (``x0=0.0``: the record starts at rest); a list or tuple with one for
-        each of several records. States without a value are estimated. An :class:`InitialState` also says which of its
-        entries are estimated, and with which covariance the filter starts.
+        each of several records. States without a value are estimated; beside process noise and a measurement noise that is to
+        be found, by the filter, which starts with the spread that they have over the record. An :class:`InitialState` also
+        says which of its entries are estimated, and with which covariance the filter starts.
     bounds : (lower, upper), optional
         Trees like ``p_guess``; None for an open side. Standard deviations are never negative.
     fixed : mapping, optional
@@ -181,48 +186,82 @@ def _fit(
 ) -> PEMResult:
     """Search until the step is fine enough at the optimum, and without initial states that the record cannot tell."""
     held: list[str] = []
-    spent = 0, 0
+    known = np.empty((0, setup.unknowns.x.size))
+    spent, multiplied = (0, 0), 1
     while True:
         unknowns = setup.unknowns
-        target = (
-            SquaredErrors(setup.filter, unknowns.layout) if objective == "mse" else LogLikelihood(setup.filter, unknowns.layout)
-        )
-        found = _search(setup, target, optimiser, others, number, np.random.default_rng(random_seed))
-        finer = refined(setup, found.solution.x) if found.optima else None
-        if finer is not None:  # the step was judged at the guess; from the optimum it is a short way
-            setup, spent = finer, (spent[0] + found.nfev, spent[1] + found.njev)
+        target = _objective(setup, objective)
+        found = _search(setup, target, optimiser, others, number, np.random.default_rng(random_seed), known)
+        # The step was judged at the guess. An optimum, or one that is nearly as good, may be there by its coarseness alone: it
+        # is one of the starts of the next search, and the guess stays one.
+        ends = [found.solution.x, *found.rivals] if found.optima else []
+        finer = next((s for x in ends if (s := refined(setup, x)) is not None), None)
+        if finer is not None:
+            setup, known, spent = finer, np.array(ends), (spent[0] + found.nfev, spent[1] + found.njev)
             continue
         found = found._replace(nfev=found.nfev + spent[0], njev=found.njev + spent[1])
         result, untold = _result(setup, target, found, p_guess, optimiser.method)
-        if not untold:
-            result.message = " ".join([result.message, *held]).strip()
-            return result
         spent = found.nfev, found.njev
+        if not untold:
+            closer, words = _closer(setup, target, result) if found.solution.rates is None else (None, "")
+            if closer is not None and multiplied < MOST:
+                multiplied *= closer.filter.substeps // setup.filter.substeps
+                setup, known = closer, found.solution.x[None]
+                continue
+            result.message = " ".join([result.message, *held, words]).strip()
+            return result
+        known = np.delete(known, untold, axis=1)
         # An initial state that nobody asked for, and that the record says nothing about, is not searched for.
         named = ", ".join(f"{unknowns.layout.names[i]} (taken as {unknowns.x[i]:.4g})" for i in untold)
         held.append(f"The record says nothing about the initial state {named}.")
         setup = setup._replace(unknowns=unknowns.holding(untold))
 
 
+def _objective(setup: Setup, objective: ObjectiveName) -> Objective:
+    kind = SquaredErrors if objective == "mse" else LogLikelihood
+    return kind(setup.filter, setup.unknowns.layout)
+
+
+def _closer(setup: Setup, target: Objective, result: PEMResult) -> tuple[Setup | None, str]:
+    """The same problem with as many substeps as the standard errors ask for, if these are more; and why, in words."""
+    twice = with_steps(setup, 2) if result.success else None
+    if twice is None or not isinstance(setup.filter, KalmanFilter):
+        return None, ""
+    off = step_error(target, _objective(twice, result.objective), result.x, result.x_stderr)
+    if off is None:
+        return None, ""
+    words = (
+        f"Errors of the integration count beside noise as small as this: with twice the {setup.filter.substeps} substeps "
+        f"{result.names[off.unknown]} would move by {off.moved:.2g} standard errors. Give more (substeps=...)."
+    )
+    return with_steps(setup, off.times(setup.filter.form.method)), words
+
+
 def _search(
-    setup: Setup, target: Objective, optimiser: Optimiser, others: Sequence[Any], number: int, rng: np.random.Generator
+    setup: Setup,
+    target: Objective,
+    optimiser: Optimiser,
+    others: Sequence[Any],
+    number: int,
+    rng: np.random.Generator,
+    known: np.ndarray,
 ) -> Found:
-    """Search from the guess and from other starts."""
+    """Search from the guess, from where earlier searches have ended, (n, k), and from other starts."""
     unknowns = setup.unknowns
     x, lower, upper = unknowns.x, unknowns.lower, unknowns.upper
     if outside := _outside(unknowns):
-        return Found(Solution(x, target.evaluate(x), False, INFEASIBLE, outside, 1, 0, []), [], "", "", 1, 0)
+        return Found(Solution(x, target.evaluate(x), False, INFEASIBLE, outside, 1, 0, []), [], [], "", "", 1, 0)
     spread, layout = np.zeros(x.size), unknowns.layout
     own = layout.x0_sources >= unknowns.n_leaves
     spread[layout.x0_sources[own]] = setup.initially.std[layout.x0_slots][own]
     begin = Starts(target, x, lower, upper, spread, rng)
     given = np.array([[*leaves("starts", tree).values(), *x[unknowns.n_leaves :]] for tree in others])
     searches = SeveralStarts(target, begin, optimiser)
-    found = searches.run(number, np.clip(given, lower, upper) if len(given) else np.empty((0, x.size)))
+    found = searches.run(number, np.clip(given, lower, upper) if len(given) else np.empty((0, x.size)), known)
     if found is not None:
         return found
     message = _impossible(x, "mse" if isinstance(target, SquaredErrors) else "likelihood")
-    return Found(Solution(x, target.evaluate(x), False, IMPOSSIBLE, message, 1, 0, []), [], "", "", searches.nfev, 0)
+    return Found(Solution(x, target.evaluate(x), False, IMPOSSIBLE, message, 1, 0, []), [], [], "", "", searches.nfev, 0)
 
 
 def _other_starts(starts: Any, p_guess: Any) -> tuple[list[Any], int]:
@@ -263,13 +302,19 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
     x, evaluation = solution.x, solution.evaluation
     searched = evaluation.finite and solution.status != INFEASIBLE
     pinned = _pinned(unknowns, x) if searched else np.zeros(x.size, dtype=bool)
+    endless = isinstance(target, LogLikelihood) and boundless(target, x, unknowns.x)
     cov = np.full((x.size, x.size), np.inf)
     success, message, unseen = solution.success, solution.message, np.zeros(x.size, dtype=bool)
     if found.doubt:
         success, message = False, f"{found.doubt} {message}"
     if searched:
-        rest = left_over(target, x)
+        rest = left_over(target, x, unknowns.lower, unknowns.upper)
         success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
+        if isinstance(target, SquaredErrors) and rest.share <= NOISELESS:
+            message = (
+                f"{message} What is left of the outputs ({np.sqrt(rest.share):.1g} of their spread) is rounding and errors of "
+                "the integration, and no noise: standard errors mean little."
+            )
     message = f"{message} {found.note}"
     if solution.rates is not None:
         message = (
@@ -286,13 +331,22 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         cov = np.zeros((x.size, x.size))
         if free.any():
             cov[np.ix_(free, free)] = target.covariance(evaluation, free)
-            each = None if rest.coloured else samples(target, x, solution.rates)
-            if each is not None and (p := unevenness(target, each)) < UNEVEN:
+            each = samples(target, x, solution.rates)
+            own = each._replace(standardised=efficient(target, each.standardised, each.slope[:, free]))
+            p, shared = unevenness(target, own), in_common(target, own)
+            if p < UNEVEN or shared:
                 cov[np.ix_(free, free)] = sandwich(target, each, free)
+            if p < UNEVEN and not rest.coloured:
                 message = (
                     f"{message} The noise is not of one size: it varies with the output, in time or between records "
                     f"(p = {p:.1g}; see resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) "
                     "would learn more from the quiet samples."
+                )
+            if shared:
+                message = (
+                    f"{message} The innovations of {shared.first} and {shared.second} at one time are correlated "
+                    f"({shared.correlation:.2g}), and the likelihood takes them for independent. The standard errors allow for "
+                    "that."
                 )
         below = ""
         if isinstance(target, LogLikelihood) and free.any() and has_process_noise(target):
@@ -309,25 +363,37 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         cov[unseen, unseen] = np.inf
         at_bound = [n for n, b in zip(names, pinned & ~gone, strict=True) if b]
         if at_bound:
-            message = f"{message} At their bounds: {at_bound}."
+            there = "this value" if len(at_bound) == 1 else "these values"
+            message = f"{message} At their bounds: {at_bound}. The standard errors of the others hold given {there}."
         if unseen.any():
-            if setup.by_default:
+            # What the record says at an optimum that was hit by chance, and is poor, is not what it says.
+            if setup.by_default and not (rest.poor and found.doubt):
                 among_starts = unknowns.layout.x0_sources[unknowns.layout.x0_sources >= unknowns.n_leaves]
                 starts = [i for i in np.flatnonzero(unseen).tolist() if i in among_starts]
                 # Those without any trace together; of those that cannot be told from each other, one.
                 blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
                 untold = [i for i in starts if blind[i]] or starts[-1:]
             success = False
-            message = (
-                f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at all): "
-                f"the prediction errors do not change with them. Fix some (fixed=...), or excite them. {message}"
-            )
+            if not endless:
+                message = (
+                    f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at "
+                    "all): the prediction errors do not change with them. Fix some (fixed=...), or excite them. "
+                    f"{message}"
+                )
             if stepped := [names[i] for i in np.flatnonzero(unseen) if _moves_in_steps(target, unknowns, x, int(i))]:
                 message = (
                     f"The prediction errors change with {stepped} in jumps alone (a threshold of a switch), which no "
                     "derivative shows: make the switch smooth (such as a steep tanh), or fit with several "
                     f"fixed values. {message}"
                 )
+    if endless:
+        success = False
+        message = (
+            "The likelihood has no maximum: the start, which is estimated, meets the first samples exactly, and the "
+            "measurement noise vanishes. Leave out estimate=..., so that the filter finds the start, or give P0=... or the "
+            "noise, R=.... "
+            f"{message}"
+        )
     with np.errstate(invalid="ignore"):
         stderr = np.sqrt(np.diag(cov))
     if searched and success and not untold:

@@ -14,6 +14,8 @@ from pm_sysid.records.residual_tests import ljung_box
 LAGS, EACH = 25, 4
 #: Innovations are coloured where white ones would look so once in this many times.
 COLOURED = 1e-4
+#: Steps between which the weights of series of different noise are found.
+WEIGHTINGS = 3
 #: A fit that has left this share of the outputs' variance, or more, explains no more than a constant.
 NOTHING = 0.8
 #: One that has left at most this share explains the outputs, coloured innovations or not.
@@ -60,28 +62,66 @@ class LeftOver(NamedTuple):
         return ""
 
 
-def left_over(objective: Objective, x: np.ndarray) -> LeftOver:
-    """Test the innovations at unknowns ``x``."""
-    filter, m, at = objective.filter, objective.measured.shape[1], 0
+def left_over(objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> LeftOver:
+    """Test the innovations at unknowns ``x`` within their bounds."""
+    filter, m, seen = objective.filter, objective.measured.shape[1], objective.measured
     with np.errstate(all="ignore"):
-        values, _ = filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
-        errors = values[:, :m]
-        z = errors / np.sqrt(values[:, m : 2 * m]) if isinstance(objective, LogLikelihood) else errors
+        values, rates = filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
+        errors, slopes = values[:, :m], rates[..., :m]
+        if isinstance(objective, LogLikelihood):
+            std = np.sqrt(values[:, m : 2 * m])
+            z, slopes = errors / std, slopes / std
+        else:
+            z = errors
     y = np.concatenate([r.output_matrix for r in filter.records])
-    tests = [1.0]
+    z = z.copy()
+    z[seen] = efficient(objective, z[seen], slopes[:, seen].T[:, (x > lower) & (x < upper)])
+    tests, at = [1.0], 0
     for record in filter.records:
         rows = slice(at, at + len(record))
         at += len(record)
         for i in range(m):
-            series = np.where(objective.measured[rows, i], z[rows, i], np.nan)
-            lags = min(LAGS, int(objective.measured[rows, i].sum()) // EACH)
-            if lags > 0 and np.nanstd(series) > 1e-9 * max(float(np.nanstd(y[rows, i])), 1e-300):
+            one = np.where(seen[rows, i], z[rows, i], np.nan)
+            lags = min(LAGS, int(seen[rows, i].sum()) // EACH)
+            if lags > 0 and np.nanstd(one) > 1e-9 * max(float(np.nanstd(y[rows, i])), 1e-300):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    tests.append(ljung_box(series, lags).p)
+                    tests.append(ljung_box(one, lags).p)
     shares = [
-        np.mean(errors[seen, i] ** 2) / max(float(np.var(y[seen, i])), 1e-300)
-        for i, seen in enumerate(objective.measured.T)
-        if seen.any()
+        np.mean(errors[here, i] ** 2) / max(float(np.var(y[here, i])), 1e-300) for i, here in enumerate(seen.T) if here.any()
     ]
     return LeftOver(min(1.0, float(np.nanmin(tests)) * max(len(tests) - 1, 1)), float(np.mean(shares)))
+
+
+def efficient(objective: Objective, errors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Errors (N,) at the optimum in which each output of each record counts by its own noise.
+
+    Parameters
+    ----------
+    objective
+    errors : ndarray, shape (N,)
+        At an optimum in which all count alike. Noise of a loud record has moved the unknowns then, by much more than a quiet
+        one allows, whose errors have the pattern of that: of unknowns that are off, and of no model that is wrong.
+    slopes : ndarray, shape (N, k)
+        Their derivatives.
+
+    Returns
+    -------
+    ndarray, shape (N,)
+        By steps of Gauss and Newton, between which the sizes of the series are found anew.
+    """
+    rows, outputs = np.nonzero(objective.measured)
+    lengths = [len(r) for r in objective.filter.records]
+    record = np.repeat(np.arange(len(lengths)), lengths)[rows]
+    _, series = np.unique(record * objective.measured.shape[1] + outputs, return_inverse=True)
+    count = np.bincount(series)
+    if len(count) == 1 or not (np.isfinite(errors).all() and np.isfinite(slopes).all()):
+        return errors
+    slopes = slopes / np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)
+    found = errors
+    for _ in range(WEIGHTINGS):
+        size = np.sqrt(np.bincount(series, found**2) / count)
+        weight = (1.0 / np.maximum(size, 1e-9 * max(size.max(), 1e-300)))[series]
+        step, *_ = np.linalg.lstsq(weight[:, None] * slopes, weight * errors, rcond=1e-10)
+        found = errors - slopes @ step
+    return found

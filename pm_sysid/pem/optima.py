@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pm_sysid.pem.differences import by_differences, standard_errors
-from pm_sysid.pem.left_over import SHORTER, left_over
+from pm_sysid.pem.left_over import SHORTER, LeftOver, left_over
 from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
 from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
@@ -66,12 +66,13 @@ class _Place(NamedTuple):
 class Found(NamedTuple):
     """Result of a search from several starts.
 
-    ``doubt`` says in words why the best optimum may not be the one that is wanted, and is empty where nothing speaks
-    against it; ``note`` how the starts ended.
+    ``rivals`` (each (k,)) are other optima that are nearly as good. ``doubt`` says in words why the best optimum may not be the
+    one that is wanted, and is empty where nothing speaks against it; ``note`` how the starts ended.
     """
 
     solution: Solution
     optima: list[Optimum]
+    rivals: list[np.ndarray]
     doubt: str
     note: str
     nfev: int
@@ -88,9 +89,17 @@ class SeveralStarts:
         self.coordinates: Coordinates | None = None
         self.images: list[np.ndarray] = []
 
-    def run(self, total: int, given: np.ndarray) -> Found | None:
-        """Search from the guess and ``total - 1`` drawn starts, or those ``given`` (S, k); None if nothing is possible."""
+    def run(self, total: int, given: np.ndarray, known: np.ndarray) -> Found | None:
+        """Search from the guess and ``total - 1`` drawn starts, or those ``given`` (S, k); None if nothing is possible.
+
+        From ``known`` (n, k) as well, where optima were that are looked at more closely now.
+        """
         self.from_guess()
+        for x in known:
+            place = self.add(self.solve(x))
+            if place is not None and not place.starts:  # that of the guess has been there before, and counts once
+                place.starts.append(x)
+                self.tried += 1
         more = total - 1
         if len(given):
             self.round(given)
@@ -108,7 +117,7 @@ class SeveralStarts:
             if self.places and more > first and self.lonely():
                 near = total // 2
                 self.round(np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]))
-        if self.places and self.best.solution.success and not left_over(self.objective, self.best.solution.x).poor:
+        if self.places and self.best.solution.success and not self.left_over(self.best.solution.x).poor:
             self.smooth()
         self.nfev += self.starts.evaluated
         return self.found() if self.places else None
@@ -124,7 +133,7 @@ class SeveralStarts:
             return False
         value, c = self.best.solution.evaluation.value, self.coordinates
         assert c is not None
-        if left_over(self.objective, self.best.solution.x).poor:
+        if self.left_over(self.best.solution.x).poor:
             return False
         return all(c.gain(value, p.solution.evaluation.value) > AS_GOOD for p in self.places if p is not self.best)
 
@@ -161,6 +170,10 @@ class SeveralStarts:
                 self.places[0].starts.extend(place.starts)
             else:
                 self.places.append(place)
+
+    def left_over(self, x: np.ndarray) -> LeftOver:
+        """What the innovations at unknowns have left."""
+        return left_over(self.objective, x, self.starts.lower, self.starts.upper)
 
     def lonely(self) -> bool:
         """Whether the best optimum drew one start, while others found others."""
@@ -248,6 +261,15 @@ class SeveralStarts:
                 sums |= {(np.frombuffer(other, dtype=bool) ^ image).tobytes() for other in sums}
         return [", ".join(n for n, on in zip(self.objective.layout.names, image, strict=True) if on) for image in told]
 
+    def add(self, solution: Solution) -> _Place | None:
+        """Where a search to the last digit has ended, among the optima: one of them, in the place of one, or new."""
+        place = self.place_of(solution.x, solution.evaluation)
+        if not solution.evaluation.finite or (place and place.solution.evaluation.value <= solution.evaluation.value):
+            return place
+        self.places = [p for p in self.places if p is not place]
+        self.places.append(_Place(solution, place.starts if place else []))
+        return self.places[-1]
+
     def solve(self, x: np.ndarray) -> Solution:
         """Search from one point as the user asked for."""
         solution = solve(self.objective, x, self.starts.lower, self.starts.upper, self.optimiser)
@@ -265,13 +287,7 @@ class SeveralStarts:
             place = self.place_of(end.x, end.evaluation)
             if place is None and left and self.worth(end):
                 left -= 1
-                solution = self.solve(end.x)
-                place = self.place_of(solution.x, solution.evaluation)
-                if place is None or solution.evaluation.value < place.solution.evaluation.value:
-                    drawn = place.starts if place else []
-                    self.places = [p for p in self.places if p is not place]
-                    place = _Place(solution, drawn)
-                    self.places.append(place)
+                place = self.add(self.solve(end.x))
             elif place is None and end.how == "ended":
                 place = _Place(_as_solution(end), [])
                 self.places.append(place)
@@ -338,7 +354,19 @@ class SeveralStarts:
         places = sorted(self.places, key=lambda p: p.solution.evaluation.value)
         solution = places[0].solution
         optima = [Optimum(p.solution.evaluation.value, p.solution.x.copy(), len(p.starts)) for p in places]
-        return Found(solution, optima, self.doubt(places), self.note(places), self.nfev, self.njev)
+        rivals = [p.solution.x for p in self.rivals(places)]
+        return Found(solution, optima, rivals, self.doubt(places), self.note(places), self.nfev, self.njev)
+
+    def others(self, places: list[_Place]) -> list[_Place]:
+        """Optima that say something else than the best, the first of all."""
+        best = places[0].solution
+        return [p for p in places[1:] if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
+
+    def rivals(self, places: list[_Place]) -> list[_Place]:
+        """Those that are nearly as good."""
+        c, value = self.coordinates, places[0].solution.evaluation.value
+        assert c is not None
+        return [p for p in self.others(places) if c.gain(value, p.solution.evaluation.value) < AS_GOOD]
 
     def note(self, places: list[_Place]) -> str:
         """How the starts ended."""
@@ -359,14 +387,13 @@ class SeveralStarts:
         assert c is not None
         best, names = places[0].solution, self.objective.layout.names
         drew = len(places[0].starts)
-        if self.tried > LONELY and drew <= FEW * self.tried and (rest := left_over(self.objective, best.x)).poor:
+        if self.tried > LONELY and drew <= FEW * self.tried and (rest := self.left_over(best.x)).poor:
             return (
                 f"The fit is poor (its errors have {100 * rest.share:.0f} % of the outputs' variance, and are not white), and "
                 f"only {drew} of {self.tried} starts ended here: a far better one may have been missed. {SHORTER}"
             )
-        others = [p for p in places[1:] if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
-        rivals = [p for p in others if c.gain(best.evaluation.value, p.solution.evaluation.value) < AS_GOOD]
-        if rivals:
+        others = self.others(places)
+        if rivals := self.rivals(places):
             other = rivals[0].solution
             told = zip(names, other.x, self.objective.layout.initial, strict=True)
             where = ", ".join(f"{n} = {v:.5g}" for n, v, initial in told if not initial)

@@ -22,6 +22,12 @@ EXACT = 1e-20
 #: Standard deviations shrink by this factor at most, as a logarithm; far below that they mean nothing.
 NO_NOISE = 30.0
 
+#: Status, and words, of a search that its optimiser cannot go on with.
+BROKEN_OFF = -3
+BROKEN_OFF_WORDS = (
+    "The search broke off where the information is singular to working precision: the likelihood may have no maximum there."
+)
+
 DEFAULTS: dict[str, dict[str, Any]] = {
     "least squares": {"ftol": 1e-12, "xtol": 1e-10, "gtol": 1e-12, "max_nfev": 500},
     "L-BFGS-B": {"ftol": 1e-13, "gtol": 1e-5, "maxiter": 500, "maxcor": 20},
@@ -234,10 +240,14 @@ class Search:
         extra: dict[str, Any] = {}
         if self.bounded:
             extra = {"bounds": scipy.optimize.Bounds((self.lower - self.offset) / scale, (self.upper - self.offset) / scale)}
-        result = scipy.optimize.minimize(
-            self.value, np.zeros(scale.size), jac=self.gradient, hess=self.hessian, method=method, callback=self.accept,
-            options={**DEFAULTS[method], **options}, **extra,
-        )  # fmt: skip
+        try:
+            with np.errstate(over="ignore"):  # of what it does with the information at a trial point far away
+                result = scipy.optimize.minimize(
+                    self.value, np.zeros(scale.size), jac=self.gradient, hess=self.hessian, method=method,
+                    callback=self.accept, options={**DEFAULTS[method], **options}, **extra,
+                )  # fmt: skip
+        except UnboundLocalError:  # what SciPy's trust-exact does where its subproblem has no solution to working precision
+            return False, BROKEN_OFF, BROKEN_OFF_WORDS
         done = bool(result.success) or self.flat(result.jac if method == "trust-exact" else None)
         return done, int(result.status), str(result.message)
 

@@ -29,7 +29,7 @@ class PEMResult(scipy.optimize.OptimizeResult):
         State at the first sample; for several records, one for each.
     success, status, message
         Whether the search ended at an optimum that the record determines and no other is in its way, and if not, why. Status
-        -1 is a guess outside its bounds, -2 an impossible one; others are SciPy's.
+        -1 is a guess outside its bounds, -2 an impossible one, -3 a search that broke off; others are SciPy's.
     fun : float
         Mean squared innovation, or negative log-likelihood.
     nit, nfev, njev : int

@@ -22,8 +22,9 @@ class InitialState:
         records. States without a value start where the first samples show them, and at zero where no output does.
     estimate : bool, names of states, or mapping by state, optional
         States whose initial value is found with the parameters; for several records, one choice for all or a list with one
-        for each. By default those that `x0` gives no value to, unless there is a `P0`; values that are given are exact. With
-        False, values read off noisy samples are taken as they are, and parameters and standard errors suffer from it.
+        for each. By default those that `x0` gives no value to, unless there is a `P0`, or process noise beside a measurement
+        noise that is to be found (a likelihood then has no maximum over them); values that are given are exact. With False,
+        values read off noisy samples are taken as they are, and parameters and standard errors suffer from it.
     P0 : matrix (n_x, n_x) or number, optional
         Covariance with which the filter starts, of a number times the identity; a list or tuple with one for each of several
         records. By default zero for states that are estimated and where no measurement noise is given to weigh it against;

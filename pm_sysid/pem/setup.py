@@ -30,6 +30,8 @@ from pm_sysid.symbolic.system import System
 
 #: Noise is searched for from this share of what it disturbs: from above, since a likelihood is flat where there is hardly any.
 START = 0.1
+#: A state is taken to be this many times as large as the outputs show it, at most.
+LARGEST = 10.0
 
 
 class Unknowns(NamedTuple):
@@ -125,8 +127,10 @@ def set_up(
     default = np.where(std > 0, std if uncertain else 0.0, given)
     by_default = initial.estimate is None
     # A covariance given for the start is what is known of it instead.
-    unknown = estimated(system, initially.given, False if by_default and initial.P0 is not None else initial.estimate)
-    if (initially.hidden & ~unknown).any():
+    marginal = by_default and initial.P0 is None and _unbounded(process, noise)
+    left_to_filter = by_default and (marginal or initial.P0 is not None)
+    unknown = estimated(system, initially.given, False if left_to_filter else initial.estimate)
+    if (initially.hidden & ~unknown).any() and not marginal:
         initial_values(system, records, initial.x0, hidden="raise")
     # A state that is an unknown has no distribution beside it: it would be uncertain twice.
     default = np.where(unknown, 0.0, default)
@@ -143,8 +147,13 @@ def set_up(
 
     values = {**guess, **fixed}
     states, steps = np.ones(len(system.states)), _given_steps(predictor)
-    if steps is None or ESTIMATE in process.entries:
+    hidden = marginal & initially.hidden
+    if steps is None or ESTIMATE in process.entries or hidden.any():
         states, steps = _free_runs(system, records, values, start, predictor.substeps, _method(predictor))
+    # A free run of what is unstable without feedback, or at a bad guess, says nothing of what the outputs show.
+    shown = initially.std.max(axis=0)
+    states = np.where(shown > 0, np.minimum(states, LARGEST * shown), states)
+    roots = roots * np.where(hidden, states, 1.0)[:, :, None]  # nothing else says how large they are
     filter = _filter(system, predictor, records, steps, process, noise, roots)
     outputs = np.concatenate([r.output_matrix for r in records])
     sizes = {"process": START * states, "noise": START * _spread(outputs)}
@@ -160,7 +169,7 @@ def set_up(
 
 
 def refined(setup: Setup, x: np.ndarray) -> Setup | None:
-    """The same problem with more substeps, from unknowns ``x``, if ``"auto"`` needs more there than it did at the guess."""
+    """The same problem, guess included, with more substeps, if ``"auto"`` needs more at unknowns ``x`` than it did before."""
     system, filter, unknowns = setup.system, setup.filter, setup.unknowns
     if setup.predictor.substeps != "auto" or not isinstance(filter, KalmanFilter):
         return None
@@ -172,7 +181,16 @@ def refined(setup: Setup, x: np.ndarray) -> Setup | None:
     if steps == before or (steps.method == before.method and steps.substeps <= before.substeps):
         return None
     finer = KalmanFilter(system, replace(filter.form, method=steps.method), filter.records, steps.substeps, setup.roots)
-    return setup._replace(filter=finer, unknowns=unknowns._replace(x=x.copy()))
+    return setup._replace(filter=finer)
+
+
+def with_steps(setup: Setup, times: int) -> Setup | None:
+    """The same problem with so many times the substeps, where ``"auto"`` has chosen them."""
+    filter = setup.filter
+    if setup.predictor.substeps != "auto" or not isinstance(filter, KalmanFilter):
+        return None
+    finer = KalmanFilter(setup.system, filter.form, filter.records, times * filter.substeps, setup.roots)
+    return setup._replace(filter=finer)
 
 
 def _by_label(system: System, guess: dict[str, float]) -> dict[str, float]:
@@ -201,6 +219,15 @@ def _default_noise(noise: Noise | None, system: System, process: Noise, objectiv
     if objective == "likelihood":
         return Noise((ESTIMATE,) * len(system.outputs))
     return Noise((1.0,) * len(system.outputs))
+
+
+def _unbounded(process: Noise, noise: Noise) -> bool:
+    """Whether a likelihood grows without bound where initial states are unknowns beside this noise.
+
+    The first samples can be met exactly by the start alone. Their variance is then that of the measurement noise, whose
+    density at zero has no bound as it shrinks, while process noise explains all samples that follow.
+    """
+    return not process.zero and bool(noise.names or ESTIMATE in noise.entries)
 
 
 def _check_weights(predictor: Predictor, process: Noise, noise: Noise, roots: np.ndarray, objective: ObjectiveName) -> None:

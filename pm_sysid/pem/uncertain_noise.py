@@ -20,6 +20,8 @@ SEEN = 1e-3
 VALUES, LOST = 9, 8.0
 #: Halvings of a noise, from where it is first searched for, among which that value is.
 HALVINGS = 24
+#: Measurement noise has vanished at this share of where it is first searched for, a tenth of the output's spread.
+VANISHED = 1e-4
 #: A share of the chance below which a noise that is as good as zero lies.
 LIMIT = 0.95
 
@@ -70,7 +72,7 @@ def uncertain_noise(
         if len(starts) < 3:
             continue
         found = [(u, e) for u, e in valleys(c, starts, [int(j)] * len(starts), free, STEPS) if e is not None]
-        if len(found) < 3:
+        if len(found) < 3 or not np.ptp([u[j] for u, _ in found]) > 0:
             continue
         weights, squares = [], []
         for u, e in found:
@@ -122,6 +124,18 @@ def _inverse(information: np.ndarray, free: np.ndarray) -> np.ndarray:
     part = np.linalg.pinv(information[np.ix_(free, free)] / np.outer(size, size), rcond=1e-13, hermitian=True)
     result[np.ix_(free, free)] = part / np.outer(size, size)
     return result
+
+
+def boundless(objective: Objective, x: np.ndarray, first: np.ndarray) -> bool:
+    """Whether a search goes where a likelihood has no bound: measurement noise vanishes, and the start meets the first samples.
+
+    Initial states that are unknowns can do so beside process noise, which explains all samples that follow. ``first`` is where
+    the search for the unknowns began.
+    """
+    layout, n = objective.layout, len(objective.filter.system.params) + objective.filter.n_process
+    measurement = layout.sources[layout.slots >= n]
+    vanished = layout.positive[measurement] & (x[measurement] < VANISHED * first[measurement])
+    return bool(vanished.any() and layout.initial.any() and objective.filter.n_process)
 
 
 def has_process_noise(objective: Objective) -> bool:

@@ -1,4 +1,4 @@
-"""Noise whose size varies: whether the innovations are of one size, and standard errors where they are not."""
+"""Noise whose size varies, or that outputs have in common: whether it is so, and standard errors where it is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 
 from pm_sysid.pem.objective import LogLikelihood, Objective
+from pm_sysid.records.residual_tests import Together, between_outputs
 
 #: Noise is of several sizes where such of one size would look so once in this many times. Standard errors hold either way;
 #: those for one size vary less.
@@ -75,6 +76,19 @@ def unevenness(objective: Objective, at: Samples) -> float:
         if rank > 1:
             chances.append(float(scipy.stats.chi2(rank - 1).sf(n * explained)))
     return min(1.0, min(chances) * max(len(chances) - 1, 1))
+
+
+def in_common(objective: Objective, at: Samples) -> Together | None:
+    """Outputs whose innovations at one time are correlated though a likelihood takes them for independent, if there are any.
+
+    Squared errors have standard errors for correlated outputs anyway.
+    """
+    if not isinstance(objective, LogLikelihood):
+        return None
+    z = np.full(objective.measured.shape, np.nan)
+    z[objective.measured] = at.standardised
+    found = between_outputs(dict(zip(objective.filter.system.outputs, z.T, strict=True)))
+    return found if found and found.p < UNEVEN else None
 
 
 def sandwich(objective: Objective, at: Samples, free: np.ndarray) -> np.ndarray:

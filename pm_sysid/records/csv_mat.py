@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,8 @@ type Columns = dict[str, FloatArray]
 
 _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-nan", "#n/a"})
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", " ": "spaces", "|": "bar"}
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d*)?)?(\s*[AaPp][Mm])?")
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(([.,' \u00a0\u202f])\d{3})(\2\d{3})*([.,]\d*)?")
 _SEARCHED = 200  # lines in which the header is looked for, to say where it is
 
 
@@ -245,16 +248,36 @@ def _numbers(
         try:
             values[i] = np.nan if cell.lower() in tokens else _number(cell, decimal)
         except ValueError:
-            remedy = "correct it, or list it in TextFormat(missing=[...]) if it marks a missing value"
-            if i == 0:
-                remedy = f"pass TextFormat(unit_lines={unit_lines + 1}) if the line holds units"
-            other = "." if decimal == "," else ","
-            if other in cell and _is_number(cell, other):
-                remedy = f'pass TextFormat(decimal="{other}") for decimal {"commas" if other == "," else "points"}'
+            unit_line = unit_lines + 1 if i == 0 else None
             raise ValueError(
-                f"line {start + i} of {path} has {cell!r} in column {name!r}, which is no number; {remedy}"
+                f"line {start + i} of {path} has {cell!r} in column {name!r}, which is no number; "
+                f"{_remedy(name, cell, decimal, unit_line)}"
             ) from None
     return values
+
+
+def _remedy(name: str, cell: str, decimal: str, unit_lines: int | None) -> str:
+    """What to do about a cell that is no number; with `unit_lines` it may be one of so many lines of units.
+
+    Examples
+    --------
+    >>> _remedy("F", "12 %", ".", None)
+    "write it without the sign, with scale={'F': 0.01} if it is a share of one"
+    """
+    other = "." if decimal == "," else ","
+    by_other = f'pass TextFormat(decimal="{other}") for decimal {"commas" if other == "," else "points"}'
+    thousands = "numbers without a sign between thousands"
+    if _CLOCK.fullmatch(cell):
+        return "write clock times as seconds from the first, or with their dates, such as 2024-01-31T13:05:00"
+    if cell.endswith("%") and any(_is_number(cell[:-1].strip(), sign) for sign in ".,"):
+        return f"write it without the sign, with scale={{{name!r}: 0.01}} if it is a share of one"
+    if other in cell and _is_number(cell, other):
+        return f"{by_other}, or write {thousands}" if _THOUSANDS.fullmatch(cell) else by_other
+    if _THOUSANDS.fullmatch(cell):
+        return f"write {thousands}"
+    if unit_lines is not None and (cell.startswith("1/") or not cell[:1].isdigit()):
+        return f"pass TextFormat(unit_lines={unit_lines}) if the line holds units"
+    return "correct it, or list it in TextFormat(missing=[...]) if it marks a missing value"
 
 
 def _is_number(cell: str, decimal: str) -> bool:
@@ -414,15 +437,27 @@ def record_arguments(
     values = u if y is None else y
     if values is None:
         raise ValueError("inputs and outputs are both empty; name at least one column")
-    if time is not None and time not in factors and (seconds := SECONDS.get((units or {}).get(time, ""))):
-        raise ValueError(
-            f"the times in the column {time!r} are in {units[time]}, and times of a record are in seconds; "  # type: ignore[index]
-            f"pass scale={{{time!r}: {seconds:g}}}"
-        )
+    if time is not None and time not in factors:
+        _check_seconds(time, (units or {}).get(time, ""))
     t = columns[time] if time is not None else np.arange(len(values)) / _rate(fs)
     channels = {*_listed(input_names), *_listed(output_names)}
     found = {name: scaled(unit, factors.get(name, 1.0)) for name, unit in (units or {}).items() if name in channels}
     return {"t": t, "u": u, "y": y, "inputs": input_names, "outputs": output_names, "units": found}
+
+
+def _check_seconds(time: str, unit: str) -> None:
+    """Refuse times in another unit, which the file gives with the column or its name ends in (``t_ms``)."""
+    if seconds := SECONDS.get(unit):
+        raise ValueError(
+            f"the times in the column {time!r} are in {unit}, and times of a record are in seconds; "
+            f"pass scale={{{time!r}: {seconds:g}}}"
+        )
+    _, _, ending = time.rpartition("_")
+    if not unit and ending != time and (seconds := SECONDS.get(ending)):
+        raise ValueError(
+            f"the name of the column {time!r} ends in {ending}, and times of a record are in seconds; pass scale={{{time!r}: "
+            f"{seconds:g}}}, or scale={{{time!r}: 1.0}} if they are"
+        )
 
 
 def _rate(fs: Any) -> float:
