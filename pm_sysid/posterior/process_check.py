@@ -28,8 +28,11 @@ SURE = 3.0
 SMALL, QUIET = 0.05, 0.5
 #: Above these a change is not known: standard error of the shift, of the log evidence, and of the log-likelihood of a draw.
 VAGUE, ROUGH, UNKNOWN = 0.2, 0.4, 1.0
-#: Two estimates that are farther apart than this say nothing.
-APART = 10.0
+#: A log-likelihood that is higher by this on average has seen what another estimate has missed.
+SEEN = 0.1
+#: Two estimates that are farther apart than this say nothing; share of the draws at which one of the two may have lost the
+#: record, so that the other one counts alone.
+APART, LOST = 10.0, 1 / 16
 #: Share of the variance over the draws that chance may have, for the variance to say that the posterior is another one.
 BY_CHANCE = 0.4
 #: What to do about it.
@@ -108,12 +111,20 @@ class ProcessCheck(Reweighted):
     @property
     def settled(self) -> bool:
         """Whether more particles would tell no more: what they leave uncertain is an average over the draws."""
-        return self.noise < min(QUIET, SMALL * len(self.change) ** 0.5)
+        return bool(self.noise < min(QUIET, SMALL * np.sqrt(len(self.change))))
 
     def better(self, other: ProcessCheck) -> bool:
-        """Whether this is the better estimate of the same: it is less noisy, or has found what the other has missed."""
-        chance = SURE * float(np.hypot(self.error_of_particles, other.error_of_particles))
-        return self.noise < other.noise or self.evidence > other.evidence + chance
+        """Whether this is the better estimate at the same draws: it is less noisy, or has found what the other has missed.
+
+        Estimates of a likelihood are right on average, and their logarithms too low by half of their variance; beyond that, the
+        lower ones have missed a part of what may have happened.
+        """
+        if self.noise < other.noise:
+            return True
+        gain = (self.change - other.change)[np.isfinite(self.change) & np.isfinite(other.change)]
+        chance = SURE * float(np.std(gain)) / np.sqrt(max(len(gain), 1))
+        missed = float(np.mean(gain)) + (self.noise**2 - other.noise**2) / 2
+        return self.noise < UNKNOWN and missed > max(SEEN, chance)
 
     @property
     def level(self) -> str:
@@ -248,12 +259,12 @@ def check_processes(
     sets = filters.sets(points)
     share = min(1.0, MOST_STEPS / (cost * len(points) * max(FIRST, min(length, 4 * FIRST))))
     run = _Run(filters, few, sets, substeps, share, rng)
-    led, particles = True, FIRST
-    found = run(led, particles)
-    if found is None or not found.settled:
-        free = run(not led, particles)
-        if found is None or (free is not None and free.better(found)):
-            led, found = False, free
+    particles = FIRST
+    found, free = run(True, particles), run(False, particles)
+    if found is not None and free is not None and free.noise > UNKNOWN:  # too noisy to say whether the others are led astray
+        free = run(False, MORE * particles)
+    led = found is not None and (free is None or not free.better(found))
+    found = found if led else free
     while found is not None and not found.settled:
         more = min(MORE * particles, int(MOST_STEPS / (cost * share * len(points))))
         if more < 2 * particles:
@@ -299,8 +310,8 @@ class _Run:
         if finite.mean() < FINITE:
             return None
         change = np.where(finite, change, -np.inf)
-        apart = np.minimum(np.abs(both[0] - both[1])[finite] / share, APART)
-        noise = float(np.sqrt(np.mean(apart**2)) / 2)
+        apart = np.sort(np.minimum(np.abs(both[0] - both[1])[finite] / share, APART))
+        noise = float(np.sqrt(np.mean(apart[: round((1 - LOST) * len(apart))] ** 2)) / 2)
         weighted = reweighted(self.few, change)
         moved = np.exp(change - scipy.special.logsumexp(change)) - 1 / n
         names, z = standardised(self.few, n)
