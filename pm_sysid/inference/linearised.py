@@ -13,7 +13,6 @@ from pm_sysid.posterior.initial_state_check import (
     InitialStateCheck,
     check_initial_state,
     linearises_initial_state,
-    linearises_processes,
     not_checkable,
     prior_evidence,
 )
@@ -56,7 +55,7 @@ class Linearised:
         view = self.view
         if unknown := not_checkable(view):
             return Judgement("", [unknown])
-        if linearises_processes(view):
+        if view.problem.linearises_processes:
             return self._processes(idata, sequential)
         if not linearises_initial_state(view):
             return Judgement("", [])

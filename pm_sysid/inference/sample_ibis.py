@@ -16,7 +16,6 @@ from pm_sysid.inference.linearised import Linearised, doubt_evidence
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
 from pm_sysid.likelihood.filter_steps import short_of_steps
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
-from pm_sysid.posterior.initial_state_check import linearises_processes
 from pm_sysid.sampling.executors import Execution
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
@@ -132,7 +131,7 @@ def _linearised(idata: xr.DataTree, model: pm.Model) -> list[str]:
     try:
         for name in filter_names(model):
             view = filter_view(name, model)
-            if view.problem.form.sensors.gaussian and len(view.measured()) > LONG and not linearises_processes(view):
+            if view.problem.form.sensors.gaussian and len(view.measured()) > LONG and not view.problem.linearises_processes:
                 continue
             found = Linearised(view, 0).against(idata, log_evidence(idata).value)
             reasons += [*found.reasons, *([found.unknown] if found.unknown else [])]

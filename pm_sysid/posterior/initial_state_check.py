@@ -146,7 +146,7 @@ def check_initial_state(
     view = filter_view(name, model_of(model))
     if unknown := not_checkable(view):
         raise ValueError(unknown)
-    if linearises_processes(view):
+    if view.problem.linearises_processes:
         raise ValueError(
             f"the filter {view.name!r} linearises about its processes, and an integral over the initial state would do so too: "
             "call check_processes, which integrates out both."
@@ -189,15 +189,6 @@ def prior_evidence(view: FilterView, random_seed: int) -> float:
     with np.errstate(all="ignore"):
         values = [integrate.by_prior([v[i] for v in drawn], rng) for i in range(draws)]
     return float(scipy.special.logsumexp(values) - np.log(draws))
-
-
-def linearises_processes(view: FilterView) -> bool:
-    """Whether a filter has processes, and what is integrated out no Gaussian: the system is not linear, or a sensor.
-
-    Where all processes are noise and the sensors Gaussian, the states do not depend on them: nothing is linearised.
-    """
-    gaussian = view.problem.form.sensors.gaussian
-    return bool(view.system.latents) and not (gaussian and (view.system.linear or not view.system.driving))
 
 
 def linearises_initial_state(view: FilterView) -> bool:

@@ -14,7 +14,6 @@ from pm_sysid.arguments import count, whole_seed
 from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
-from pm_sysid.posterior.initial_state_check import linearises_processes
 from pm_sysid.posterior.particle_filter import ParticleFilter, Sets, log_likelihood
 from pm_sysid.posterior.reweighting import FINE, HALF, MOST, STRETCHED, WIDE, Reweighted, reweighted, standardised
 
@@ -233,7 +232,7 @@ def check_processes(
     'good'
     """
     view = filter_view(name, model_of(model))
-    if not linearises_processes(view):
+    if not view.problem.linearises_processes:
         what = "is exact for its processes" if view.system.latents else "has no processes (latent, varying, coloured)"
         raise ValueError(f"the filter {view.name!r} {what}: there is nothing to check.")
     if view.problem.form.free and view.system.relations:

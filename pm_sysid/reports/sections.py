@@ -26,7 +26,6 @@ from pm_sysid.posterior.initial_state_check import (
     InitialStateCheck,
     check_initial_state,
     linearises_initial_state,
-    linearises_processes,
 )
 from pm_sysid.posterior.innovations import innovations
 from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
@@ -385,7 +384,7 @@ class Study:
             self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
             blocks.append(Listed(_which_filter("Steps of the solver", name, self.records), _sentences(check)))
             view = filter_view(name, self.model)
-            if linearises_processes(view):
+            if view.problem.linearises_processes:
                 blocks.append(self._linearised("the processes", name, check_processes))
             elif linearises_initial_state(view):
                 blocks.append(self._linearised("the initial state", name, check_initial_state))

@@ -16,7 +16,6 @@ from scipy.special import logsumexp
 import pm_sysid as sid
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.posterior import process_check as module
-from pm_sysid.posterior.initial_state_check import linearises_processes
 from pm_sysid.posterior.particle_filter import ParticleFilter, log_likelihood
 from support import tiny
 
@@ -276,13 +275,13 @@ def test_what_linearises() -> None:
         (tiny.model(), False),
     ]
     for built, expected in cases:
-        assert linearises_processes(filter_view(None, built)) is expected
+        assert filter_view(None, built).problem.linearises_processes is expected
     # A state that no process moves is not linearised by noise that is one.
     with pm.Model() as beside:
         rate = {"rate": pm.LogNormal("rate")}
         system = sid.System(lambda t, x, u, p: -p.rate * x.z**3, states=("z",), params=("rate",), observe=lambda *a: a[1].z)
         sid.ODEFilter("y", system, record, rate, noise=0.2, x0=1.0, coloured=slow)
-    assert not linearises_processes(filter_view(None, beside))
+    assert not filter_view(None, beside).problem.linearises_processes
 
 
 def test_what_is_exact_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
