@@ -47,6 +47,7 @@ from pm_sysid.posterior.initial_state_check import check_initial_state as check_
 from pm_sysid.posterior.innovations import innovations as innovations
 from pm_sysid.posterior.log_likelihood import log_likelihood_by_record as log_likelihood_by_record
 from pm_sysid.posterior.predict import predict as predict
+from pm_sysid.posterior.process_check import check_processes as check_processes
 from pm_sysid.posterior.states import sample_states as sample_states
 from pm_sysid.posterior.states import smooth as smooth
 from pm_sysid.posterior.substep_check import check_substeps as check_substeps

@@ -20,7 +20,7 @@ from pm_sysid.compat import SimulatorRV
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
-from pm_sysid.inference.initial_states import InitialStates, doubt_evidence, replace_evidence, widen_evidence
+from pm_sysid.inference.linearised import Linearised, doubt_evidence, replace_evidence, widen_evidence
 from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
@@ -81,7 +81,8 @@ def sample(
       the sequential draws have others, the weighted ones take their place, and so does their evidence.
 
     Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
-    marginalisation costs. Every choice is logged, and kept in the attributes of the result with a verdict.
+    marginalisation costs, and where it has processes, :func:`check_processes` what linearising about these does. Every choice
+    is logged, and kept in the attributes of the result with a verdict.
 
     Parameters
     ----------
@@ -163,7 +164,7 @@ class _Run:
         self.begun, self.choices = time.perf_counter(), list[str]()
         self.mode: Mode | None = None
         self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
-        self.wrong, self.starts = list[str](), dict[str, InitialStates]()
+        self.wrong, self.unknown, self.linearised = list[str](), list[str](), dict[str, Linearised]()
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -389,32 +390,34 @@ class _Run:
             elsewhere.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
-        starts = self._initial_states(idata, method)
-        wrong = [self.lost, *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *starts]
+        linearised = self._linearised(idata, method)
+        wrong = [self.lost, *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
         said = " ".join(elsewhere)
         # What a sampler that begins at a mode may not have reached is missing in its evidence, too.
         self.wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]
         return [*reasons, *self.wrong]
 
-    def _initial_states(self, idata: xr.DataTree, method: str) -> list[str]:
-        """What speaks against the linearisation about uncertain initial states."""
-        reasons = []
+    def _linearised(self, idata: xr.DataTree, method: str) -> list[str]:
+        """What speaks against the linearisation about uncertain initial states and processes."""
+        reasons, self.unknown = [], []
         for name in filter_names(self.model):
-            judge = self.starts.setdefault(name, InitialStates(filter_view(name, self.model), self.random_seed))
+            judge = self.linearised.setdefault(name, Linearised(filter_view(name, self.model), self.random_seed))
             laplace = np.nan if self.mode is None else self.mode.log_evidence
             evidence = log_evidence(idata).value if method != "nuts" else laplace
             found = judge.against(idata, evidence, sequential=method != "nuts")
             if found.verdict:
-                self.say(f"the initial state of {name!r} is marginalised linearised: {found.verdict.rstrip('.')}")
+                self.say(found.verdict.rstrip("."))
             reasons += found.reasons
+            self.unknown += [found.unknown] if found.unknown else []
         return reasons
 
     def finished(self, idata: xr.DataTree, method: str, reasons: list[str]) -> xr.DataTree:
         """The result with its attributes and verdict."""
         trusted = not reasons
-        if method != "nuts" and self.wrong:
-            doubt_evidence(idata, self.wrong)
-        verdict = "Nothing is known against these draws." if trusted else f"These draws cannot be trusted. {' '.join(reasons)}"
+        if method != "nuts" and (self.wrong or self.unknown):
+            doubt_evidence(idata, [*self.wrong, *self.unknown])
+        verdict = "Nothing is known against these draws." if trusted else "These draws cannot be trusted."
+        verdict = " ".join([verdict, *reasons, *self.unknown])
         self.say(verdict.rstrip("."))
         idata.attrs.update(
             verdict=verdict,

@@ -12,7 +12,7 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 from pm_sysid.idata import group
-from pm_sysid.inference.initial_states import InitialStates, doubt_evidence
+from pm_sysid.inference.linearised import Linearised, doubt_evidence
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
 from pm_sysid.likelihood.filter_steps import short_of_steps
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
@@ -102,7 +102,8 @@ def sample_ibis(
     were too few; they stay as they are. A mode far from all draws, which too few steps have ruled out, is not seen;
     :func:`sample` looks for such modes. What linearising about an uncertain initial state costs is measured as by
     :func:`check_initial_state`, and by draws of the prior: the error of the evidence is at least as large. Of records of more
-    than 2,000 samples this is done only where a sensor's noise is not Gaussian or depends on the output, or it has limits.
+    than 2,000 samples this is done only where a sensor's noise is not Gaussian or depends on the output, or it has limits. What
+    linearising about processes costs is measured as by :func:`check_processes`, in some seconds.
 
     Examples
     --------
@@ -118,23 +119,24 @@ def sample_ibis(
     options: dict[str, Any] = {"random_seed": random_seed, "checkpoint": checkpoint, "threads": threads, "execution": execution}
     idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
     reasons = [short] if (short := short_of_steps(idata, model)) else []
-    for reason in [*reasons, *_initial_states(idata, model)]:
+    for reason in [*reasons, *_linearised(idata, model)]:
         doubt_evidence(idata, [reason])
         _log.warning("IBIS: %s", reason)
     return idata
 
 
-def _initial_states(idata: xr.DataTree, model: pm.Model) -> list[str]:
-    """What speaks against the linearisation about uncertain initial states; by an interruption, that it was not measured."""
+def _linearised(idata: xr.DataTree, model: pm.Model) -> list[str]:
+    """What speaks against the linearisation about initial states and processes, or that it was not measured."""
     reasons: list[str] = []
     try:
         for name in filter_names(model):
             view = filter_view(name, model)
-            if view.problem.form.sensors.gaussian and len(view.measured()) > LONG:
+            if view.problem.form.sensors.gaussian and len(view.measured()) > LONG and not view.problem.linearises_processes:
                 continue
-            reasons += InitialStates(view, 0).against(idata, log_evidence(idata).value).reasons
+            found = Linearised(view, 0).against(idata, log_evidence(idata).value)
+            reasons += [*found.reasons, *([found.unknown] if found.unknown else [])]
     except KeyboardInterrupt:
-        reasons.append("What linearising about an uncertain initial state costs was not measured: interrupted.")
+        reasons.append("What linearising about an uncertain initial state or processes costs was not measured: interrupted.")
     return reasons
 
 

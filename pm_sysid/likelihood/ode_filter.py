@@ -219,7 +219,13 @@ class ODEFilter:
         diffusion = vector([1.0] * len(system.chain_states) if diffusions is None else diffusions)
         if problem.form.block and solver.covariance == "auto":
             _log.info("covariance='auto' chose one block for each of the %d chains.", len(system.chains))
-        if free and not (system.linear and found.sensors.gaussian) and not system.relations:
+        if problem.linearises_processes:
+            _log.info(
+                "%r linearises about its processes; after sampling, check_processes (in sample and report) measures what that "
+                "costs.",
+                name,
+            )
+        elif free and not (system.linear and found.sensors.gaussian) and not system.relations:
             _log.info(
                 "the initial state of %r is uncertain and integrated out linearised; after sampling, check_initial_state (in "
                 "sample and report) measures what that costs.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -113,8 +113,8 @@ def check_initial_state(
     Raises
     ------
     ValueError
-        If there is no such filter or no posterior, if the initial state is known or tied by relations of the system, or
-        arguments are impossible.
+        If there is no such filter or no posterior, if the initial state is known or tied by relations of the system, if the
+        filter linearises about processes too (:func:`check_processes` integrates out both), or arguments are impossible.
 
     Notes
     -----
@@ -146,6 +146,11 @@ def check_initial_state(
     view = filter_view(name, model_of(model))
     if unknown := not_checkable(view):
         raise ValueError(unknown)
+    if view.problem.linearises_processes:
+        raise ValueError(
+            f"the filter {view.name!r} linearises about its processes, and an integral over the initial state would do so too: "
+            "call check_processes, which integrates out both."
+        )
     if not view.problem.form.free:
         raise ValueError(f"the initial state of {view.name!r} is no uncertain one (x0_std): there is nothing to check.")
     count(draws, "draws", 2)
@@ -242,14 +247,14 @@ class Integral:
         point = [point[i] for i in self.order]
         before, x0, x0_std, diffusion = self.known(*point)
         point = [*point, diffusion]
-        centre, root = self._start(point, x0, x0_std)
+        centre, root = smoothed_starts(self.smoothed, point[:-1], x0, x0_std, self.free)
         log_prior = 0.0
         for _ in range(ROUNDS):
             xi = centre[:, None] + np.einsum("rij,nj->rni", root, self.draws)
             xi[:, -self.defence :] = self.draws[-self.defence :]
             log_weights = self._log_likelihood(point, x0, x0_std, xi)
             log_prior = scipy.stats.norm.logpdf(xi).sum(axis=2)
-            log_weights += log_prior - self._log_proposal(xi, centre, root, log_prior)
+            log_weights += log_prior - log_mixture(xi, centre, root, log_prior, self.defence / POINTS)
             log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
             efficiency = _efficiency(log_weights)
             if not np.isfinite(efficiency).all():
@@ -273,31 +278,35 @@ class Integral:
         found = np.where(np.isnan(found), -np.inf, found)
         return float(np.sum(scipy.special.logsumexp(found, axis=1) - np.log(STATES)))
 
-    def _start(self, point: list[np.ndarray], x0: np.ndarray, x0_std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Smoothed initial states (R, d) and roots of their covariances; the prior where they are not known."""
-        mean, spread = self.smoothed.starts(point[:-1], self.first)
-        std = x0_std[:, self.free]
-        centre = (mean[:, self.free] - x0[:, self.free]) / std
-        root = spread[:, self.free] / std[..., None]
-        covariance = np.einsum("rif,rjf->rij", root, root)
-        fine = np.isfinite(centre).all(axis=1) & np.isfinite(covariance).all(axis=(1, 2))
-        prior = np.eye(len(self.free))
-        return np.where(fine[:, None], centre, 0.0), _roots(np.where(fine[:, None, None], covariance, prior))
-
     def _log_likelihood(self, point: list[np.ndarray], x0: np.ndarray, x0_std: np.ndarray, xi: np.ndarray) -> np.ndarray:
         """Log-likelihood (R, N) of each record."""
         many = np.repeat(x0[None], xi.shape[1], axis=0)
         many[:, :, self.free] += x0_std[:, self.free] * xi.transpose(1, 0, 2)
         return np.add.reduceat(self.exact(*point, many), self.first, axis=1).T
 
-    def _log_proposal(self, xi: np.ndarray, centre: np.ndarray, root: np.ndarray, log_prior: np.ndarray) -> np.ndarray:
-        """Log density (R, N) of the mixture that the draws come from."""
-        z = np.linalg.solve(root, (xi - centre[:, None]).transpose(0, 2, 1)).transpose(0, 2, 1)
-        d, share = len(self.free), self.defence / POINTS
-        density = np.reshape(scipy.stats.multivariate_t(np.zeros(d), np.eye(d), FREEDOM).logpdf(z), log_prior.shape)
-        density = density - np.log(np.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None]
-        mixture: np.ndarray = np.logaddexp(np.log1p(-share) + density, np.log(share) + log_prior)
-        return mixture
+
+def smoothed_starts(
+    smoothed: Passes, point: list[np.ndarray], x0: np.ndarray, x0_std: np.ndarray, free: Sequence[int] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Smoothed initial states (R, d) and roots of their covariances, in units of the prior; the prior where not known."""
+    mean, spread = smoothed.starts(point, np.flatnonzero(np.diff(smoothed.record, prepend=-1)))
+    std = x0_std[:, free]
+    centre = (mean[:, free] - x0[:, free]) / std
+    root = spread[:, free] / std[..., None]
+    covariance = np.einsum("rif,rjf->rij", root, root)
+    fine = np.isfinite(centre).all(axis=1) & np.isfinite(covariance).all(axis=(1, 2))
+    prior = np.eye(len(free))
+    return np.where(fine[:, None], centre, 0.0), _roots(np.where(fine[:, None, None], covariance, prior))
+
+
+def log_mixture(xi: np.ndarray, centre: np.ndarray, root: np.ndarray, log_prior: np.ndarray, share: float) -> np.ndarray:
+    """Log density (R, N) of a t distribution about centres (R, d) with roots (R, d, d), mixed with a share of the prior."""
+    z = np.linalg.solve(root, (xi - centre[:, None]).transpose(0, 2, 1)).transpose(0, 2, 1)
+    d = xi.shape[2]
+    density = np.reshape(scipy.stats.multivariate_t(np.zeros(d), np.eye(d), FREEDOM).logpdf(z), log_prior.shape)
+    density = density - np.log(np.abs(np.diagonal(root, axis1=1, axis2=2))).sum(axis=1)[:, None]
+    mixture: np.ndarray = np.logaddexp(np.log1p(-share) + density, np.log(share) + log_prior)
+    return mixture
 
 
 def _efficiency(log_weights: np.ndarray) -> np.ndarray:

@@ -107,6 +107,13 @@ def stretch_of(draws: xr.Dataset, weights: np.ndarray) -> dict[str, float]:
     return dict(zip(names, map(float, np.where(std > 0, weighted / np.where(std > 0, std, 1.0), 1.0)), strict=True))
 
 
+def standardised(draws: xr.Dataset, count: int) -> tuple[list[str], np.ndarray]:
+    """Names of the parameters, and their draws (count, P) less the mean, in standard deviations; zero where they are equal."""
+    names, flat = _flat(draws, count)
+    std = flat.std(axis=0)
+    return names, (flat - flat.mean(axis=0)) / np.where(std > 0, std, 1.0)
+
+
 def _flat(draws: xr.Dataset, count: int) -> tuple[list[str], np.ndarray]:
     """Names of the parameters, and their draws (count, P)."""
     values = elements(draws)

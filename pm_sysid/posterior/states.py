@@ -276,6 +276,18 @@ class Passes:
         at = mean[first][:, place] * self.smoother.sizes(self.data.scale)[place][:, None]
         return at[..., 0], at[..., 1:]
 
+    def smoothed(self, point: list[np.ndarray]) -> np.ndarray:
+        """Smoothed states and processes (T, n) at the samples: those of the processes that are noise come last."""
+        table, _ = self.forward(*point)
+        mean, _ = self.smoother.run(self.grid.path, self.smoother.unpack(table))
+        ends = np.cumsum([one.kind.size for one in self.system.latents])
+        each = np.split(np.asarray(self.smoother.processes), ends[:-1]) if len(ends) else []
+        roles = [one.role == "noise" for one in self.system.latents]
+        ordered = [i for last in (False, True) for r, e in zip(roles, each, strict=True) if r is last for i in e]
+        places = [*self.smoother.place, *ordered]
+        found: np.ndarray = mean[:, places, 0] * self.smoother.sizes(self.data.scale)[places]
+        return found
+
     def path(self, point: list[np.ndarray], rng: np.random.Generator) -> Arrays:
         """Draw a path at the samples."""
         table, params = self.forward(*point)

@@ -22,9 +22,14 @@ from pm_sysid.plots.fit import plot_fit
 from pm_sysid.plots.prior_posterior import plot_prior_posterior
 from pm_sysid.plots.residuals import plot_residuals
 from pm_sysid.plots.zoomable import fit_over_time, residuals_over_time
-from pm_sysid.posterior.initial_state_check import check_initial_state, linearises_initial_state
+from pm_sysid.posterior.initial_state_check import (
+    InitialStateCheck,
+    check_initial_state,
+    linearises_initial_state,
+)
 from pm_sysid.posterior.innovations import innovations
 from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
+from pm_sysid.posterior.process_check import ProcessCheck, check_processes
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.residual_tests import ResidualTests, between_outputs, input_tests, with_squares
@@ -378,19 +383,22 @@ class Study:
             check: SubstepCheck = check_substeps(self.idata, model=self.model, name=name, data=records)
             self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
             blocks.append(Listed(_which_filter("Steps of the solver", name, self.records), _sentences(check)))
-            if linearises_initial_state(filter_view(name, self.model)):
-                blocks.append(self._initial_state(name))
+            view = filter_view(name, self.model)
+            if view.problem.linearises_processes:
+                blocks.append(self._linearised("the processes", name, check_processes))
+            elif linearises_initial_state(view):
+                blocks.append(self._linearised("the initial state", name, check_initial_state))
         return blocks
 
-    def _initial_state(self, name: str) -> Block:
-        """What the linearisation about an uncertain initial state costs."""
+    def _linearised(self, about: str, name: str, judge: Callable[..., InitialStateCheck | ProcessCheck]) -> Block:
+        """What a linearisation costs."""
         try:
-            check = check_initial_state(self.idata, model=self.model, name=name)
+            check = judge(self.idata, model=self.model, name=name)
         except ValueError as error:
-            self.verdicts.append(Verdict("look", f"What linearising about the initial state costs is not known: {error}"))
+            self.verdicts.append(Verdict("look", f"What linearising about {about} costs is not known: {error}"))
             return Paragraph(str(error), "warning")
         self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
-        return Listed(_which_filter("Initial state", name, self.records), _sentences(check))
+        return Listed(_which_filter(about.removeprefix("the ").capitalize(), name, self.records), _sentences(check))
 
     def _validation(self) -> list[Block]:
         (name,) = self.records

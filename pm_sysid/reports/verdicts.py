@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pm_sysid.posterior.process_check import MUCH, TOLERATED
 from pm_sysid.posterior.reweighting import FINE, HALF, STRETCHED, VISIBLE, WIDE
 from pm_sysid.records.residual_tests import ResidualTests, Together
 from pm_sysid.records.steadiness import Part
@@ -121,6 +122,14 @@ TABLE = (
         f"its sensor not Gaussian: means change by more than {FINE:g} standard deviations, or standard deviations by more than "
         f"{100 * (STRETCHED - 1):.0f} %, with the initial state integrated out ({BAD})",
         "make the initial state a PyMC variable and sample again",
+    ),
+    (
+        "linearised processes",
+        "`sid.check_processes`, where there are processes and the system is not linear or its sensor not Gaussian: means "
+        f"change by more than {TOLERATED:g} standard deviations, standard deviations by more than {100 * (WIDE - 1):.0f} %, or "
+        f"the log evidence by more than {MUCH:g}, with the processes integrated out by particles (problem), beyond what chance "
+        "does",
+        "a force of a few parameters; the record of a sensor turned back into what it measures",
     ),
     (
         "free run",

@@ -14,8 +14,8 @@ from pm_sysid.steps.grid import substep_grid
 from pm_sysid.steps.integrate import run_batch
 from pm_sysid.steps.rk4 import NODES, rk4_inputs
 from pm_sysid.symbolic.names import Names
-from pm_sysid.symbolic.processes import Kind
-from pm_sysid.symbolic.scalars import evaluate, substitute, symbol, symbols, untraced
+from pm_sysid.symbolic.processes import Kind, Table
+from pm_sysid.symbolic.scalars import evaluate_arrays, substitute, symbol, symbols, untraced
 from pm_sysid.symbolic.system import System
 
 #: Steps in a sampling interval, at least: a path is drawn at their ends and middles, and is smooth in between.
@@ -43,12 +43,12 @@ def driven_runs(
     substeps : int
         Steps in a sampling interval.
     """
-    opened, base = _opened(system), system.base
+    opened, base = opened_system(system), system.base
     n_base, n_u = len(base.params), len(opened.u)
     substeps = max(substeps, FEWEST)
     inputs = rk4_inputs(record, substeps)
     half = np.repeat(substep_grid(record, substeps).length / 2, 2)
-    columns = _columns(system)
+    columns = process_columns(system)
     own = [i for i in range(n_u) if i not in columns]
     ends = np.cumsum(inputs.counts)  # steps before each sample
     paths = np.empty((len(theta), len(half) + 1, len(columns)))
@@ -92,41 +92,57 @@ def coloured_noise(system: System, record: TimeSeries, theta: np.ndarray, rng: n
 
 def drawn_paths(kind: Kind, entries: np.ndarray, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Values (N, K + 1) of a process at the ends of steps (K,) in seconds, drawn for each of the ``entries`` (N, n)."""
-    p, h = symbols("p", len(kind.entries)), symbol("h")
-    distinct, which = np.unique(entries, axis=0, return_inverse=True)  # of numbers, all paths have the same
-    which = which.ravel()  # NumPy 2.0 returns a column
-    given = [dict(zip(p, map(float, row), strict=True)) for row in distinct]
-
-    def numbers(table: Any, length: float) -> np.ndarray:
-        each = [[evaluate(row, {**at, h: length}) for row in table] for at in given]
-        return np.array(each, dtype=float).reshape(len(given), kind.size, -1)[which]
-
-    transition, noise = kind.transition(p, h), kind.noise(p, h)
-    weights = np.array([kind.value([float(v) for v in row]) for row in distinct], dtype=float)[which]
-    x = np.einsum("nij,nj->ni", numbers(kind.initial(p), 0.0), rng.standard_normal((len(entries), kind.size)))
+    flow = ProcessFlow(kind, entries)
+    x = np.einsum("nij,nj->ni", flow.initial, rng.standard_normal((len(entries), kind.size)))
     kicks = rng.standard_normal((len(steps), len(entries), kind.kicks))
-    flows: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     paths = np.empty((len(entries), len(steps) + 1))
-    paths[:, 0] = np.sum(weights * x, axis=1)
+    paths[:, 0] = np.sum(flow.weights * x, axis=1)
     for i, step in enumerate(steps):
-        length = float(f"{step:.12e}")  # lengths that differ by rounding are the same
-        if length not in flows:
-            flows[length] = numbers(transition, length), numbers(noise, length)
-        F, L = flows[length]
+        F, L = flow.over(step)
         x = (F @ x[..., None] + L @ kicks[i][..., None])[..., 0]
-        paths[:, i + 1] = np.sum(weights * x, axis=1)
+        paths[:, i + 1] = np.sum(flow.weights * x, axis=1)
     return paths
 
 
-def _columns(system: System) -> list[int]:
-    """Where the processes are among the inputs of :func:`_opened`."""
+class ProcessFlow:
+    """Matrices of a process in numbers, for each of its ``entries`` (N, n).
+
+    ``weights`` (N, size) of the states in the value, ``initial`` (N, size, size), the factor of the covariance at the first
+    sample.
+    """
+
+    def __init__(self, kind: Kind, entries: np.ndarray) -> None:
+        self.kind, self.entries = kind, entries
+        self.p, self.h = symbols("p", len(kind.entries)), symbol("h")
+        self.flows: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+        self.weights = self._numbers([kind.value(self.p)], 0.0)[:, 0]
+        self.initial = self._numbers(kind.initial(self.p), 0.0)
+
+    def over(self, step: float) -> tuple[np.ndarray, np.ndarray]:
+        """Transition (N, size, size) over a step in seconds, and factor (N, size, kicks) of the covariance that it adds."""
+        length = float(f"{step:.12e}")  # lengths that differ by rounding are the same
+        if length not in self.flows:
+            tables = self.kind.transition(self.p, self.h), self.kind.noise(self.p, self.h)
+            self.flows[length] = self._numbers(tables[0], length), self._numbers(tables[1], length)
+        return self.flows[length]
+
+    def _numbers(self, table: Table, length: float) -> np.ndarray:
+        """Entries (N, rows, columns) of a matrix."""
+        n, flat = len(self.entries), [entry for row in table for entry in row]
+        given = {**dict(zip(self.p, self.entries.T, strict=True)), self.h: length}
+        arrays = [np.broadcast_to(a, n) for a in evaluate_arrays(flat, given)]
+        return np.stack(arrays, axis=1).reshape(n, len(table), -1) if arrays else np.empty((n, len(table), 0))
+
+
+def process_columns(system: System) -> list[int]:
+    """Where the processes are among the inputs of :func:`opened_system`."""
     n, varying = len(system.base.u), [one for one in system.latents if one.role == "parameter"]
     return [system.base.inputs.index(one.name) if one.role == "input" else n + varying.index(one) for one in system.driving]
 
 
 @lru_cache(maxsize=64)
 @untraced()
-def _opened(system: System) -> System:
+def opened_system(system: System) -> System:
     """The system of the user with the parameters that drift as further inputs."""
     base, varying = system.base, [one for one in system.latents if one.role == "parameter"]
     if not varying:

@@ -139,6 +139,15 @@ class Problem:
         return (self.form.order + 1) * len(self.system.chain_states)
 
     @property
+    def linearises_processes(self) -> bool:
+        """Whether there are processes, and what is integrated out is no Gaussian: the system is not linear, or a sensor.
+
+        Where all processes are noise and the sensors Gaussian, the states do not depend on them: nothing is linearised.
+        """
+        exact = self.form.sensors.gaussian and (self.system.linear or not self.system.driving)
+        return bool(self.system.latents) and not exact
+
+    @property
     def n_normals(self) -> int:
         """Standard normal numbers that a draw needs at each sample."""
         return len(self.system.g) + len(self.form.sensors.heavy)

@@ -23,9 +23,17 @@ def rk4_recurrence(system: System, output: RunOutput = "run") -> Recurrence:
 
     A substep reads ``t, h`` and the inputs at its start, middle and end.
     """
-    x = system.x
     start, step = symbol("start"), symbol("step")
-    u0, u1, u2 = (symbols(f"u{i}_", len(system.u)) for i in range(3))
+    nodes = [symbols(f"u{i}_", len(system.u)) for i in range(len(NODES))]
+    new = rk4_step(system, start, step, nodes)
+    inputs = [start, step, *(u for node in nodes for u in node)]
+    return free_run(system, Phase.build(system.x, system.p, inputs, new), output, "RK4")
+
+
+def rk4_step(system: System, start: Scalar, step: Scalar, nodes: Sequence[Sequence[Scalar]]) -> list[Scalar]:
+    """States after a step, by those before (the symbols of the system) and the inputs at its start, middle and end."""
+    x = system.x
+    u0, u1, u2 = nodes
 
     def slope(t: Scalar, state: Sequence[Scalar], u: Sequence[Scalar]) -> list[Scalar]:
         at = {system.t: t, **dict(zip(x, state, strict=True)), **dict(zip(system.u, u, strict=True))}
@@ -40,8 +48,7 @@ def rk4_recurrence(system: System, output: RunOutput = "run") -> Recurrence:
     k3 = slope(add(start, half), along(k2, half), u1)
     k4 = slope(add(start, step), along(k3, step), u2)
     sums = [add(a, mul(2.0, b), mul(2.0, c), d) for a, b, c, d in zip(k1, k2, k3, k4, strict=True)]
-    new = along(sums, div(step, 6.0))
-    return free_run(system, Phase.build(x, system.p, [start, step, *u0, *u1, *u2], new), output, "RK4")
+    return along(sums, div(step, 6.0))
 
 
 def rk4_inputs(record: TimeSeries, substeps: int | StepGrid) -> FilterInputs:

@@ -311,6 +311,30 @@ class Seen:
         return self._one(gap, tail).log
 
 
+def log_density(sensors: Sensors, outputs: Sequence[Scalar], noise: Sequence[Scalar], y: Sequence[Variable]) -> Scalar:
+    """Log-density of measurements (NaN where missing) of outputs that are known; minus infinity where it is no number."""
+    n_y, missing = len(outputs), [psb.isnan(v) for v in y]
+    own, covariance = sensors.entries(noise, n_y)
+    values = [switch(gone, m, v) for gone, m, v in zip(missing, outputs, y, strict=True)]
+    logs: list[Scalar] = []
+    if sensors.correlated:
+        scaled: list[Scalar] = []  # errors of combinations of the outputs, which are independent of each other
+        for row, mean, value in zip(decorrelating(covariance, n_y, missing), outputs, values, strict=True):
+            j = len(scaled)
+            scaled.append(div(sub(sub(value, mean), dot(row[:j], scaled)), row[j]))
+            logs.append(sub(gaussian(scaled[j], 0.0, 1.0).log, psb.log(as_variable(row[j]))))
+    else:
+        for j, (mean, value) in enumerate(zip(outputs, values, strict=True)):
+            sensor, std = sensors.of(j), noise[j]
+            if sensor.rule is not None:
+                std = sensor.rule.at(mean, own[j][int(sensor.heavy) :])
+            variance = mul(std, std)
+            at = Seen(sensor, mean, 0.0, variance, own[j])
+            logs.append((gaussian(sub(value, mean), 0.0, variance) if sensor.plain else at.reading(value)).log)
+    total = as_variable(add(*(switch(gone, 0.0, log) for gone, log in zip(missing, logs, strict=True))))
+    return switch(psb.isnan(total), -math.inf, total)
+
+
 def decorrelating(covariance: Sequence[Scalar], n: int, missing: Sequence[Variable] | None) -> list[list[Scalar]]:
     """Cholesky factor of the noise covariance, given by its lower triangle, in which missing outputs are independent."""
     rows = [list(covariance[i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]) + [0.0] * (n - 1 - i) for i in range(n)]

@@ -56,6 +56,23 @@ def uncertain() -> pm.Model:
 
 
 @cache
+def pushed() -> pm.Model:
+    """A filter that linearises about a process: a cubic decay that a force pushes."""
+    system = sid.System(
+        lambda t, x, u, p: u.d - p.rate * x.level**3,
+        states=("level",),
+        inputs=("d",),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: x.level,
+    )
+    with pm.Model() as built:
+        rate = pm.LogNormal("rate", 0.0, 0.5)
+        force = {"d": sid.OU(scale=0.3, length=1.0)}
+        sid.ODEFilter("y", system, RECORD, {"rate": rate}, noise=0.1, x0=1.0, latent=force, substeps=2)
+    return built
+
+
+@cache
 def specimens() -> pm.Model:
     """The filter on two records, each with a rate of its own."""
     with pm.Model() as built:

@@ -66,6 +66,12 @@ ENTRIES: dict[str, Entry] = {
     ),
     "check_substeps": Entry(quiet(sid.check_substeps), SOURCE | {"data": RECORD, "factor": 2}, sound, names=NAMES),
     "check_initial_state": Entry(quiet(sid.check_initial_state), SOURCE | {"model": Late(tiny.uncertain)}, sound, names=NAMES),
+    "check_processes": Entry(
+        quiet(sid.check_processes),
+        SOURCE | {"model": Late(tiny.pushed), "random_seed": 1},
+        sound,
+        names=NAMES,
+    ),
     "find_mode": Entry(
         quiet(sid.find_mode),
         {

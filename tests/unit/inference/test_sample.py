@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
-from pm_sysid.inference import initial_states
+from pm_sysid.inference import linearised
 from pm_sysid.inference import sample as module
 from pm_sysid.posterior.initial_state_check import InitialStateCheck
 from pm_sysid.sampling.smc.across_modes import AcrossModes
@@ -264,13 +264,13 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
     rate = np.random.default_rng(1).normal(1.0, 0.05, (2, 100))
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw"), rate)})})
     run = module._Run(model, 100, 100, 2, 1, 1, False)
-    assert run._initial_states(idata, "nuts") == []
+    assert run._linearised(idata, "nuts") == []
     assert run.choices[0].startswith(
         "the initial state of 'y' is marginalised linearised: With the initial state integrated out"
     )
     bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, {"rate": 1.0}, 0.7, 1.0)
-    monkeypatch.setattr(initial_states, "check_initial_state", lambda *args, **options: bad)
-    assert run._initial_states(idata, "nuts") == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
+    monkeypatch.setattr(linearised, "check_initial_state", lambda *args, **options: bad)
+    assert run._linearised(idata, "nuts") == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
 
 
 def test_one_seed_gives_one_result_that_can_be_saved(tmp_path: Any) -> None:

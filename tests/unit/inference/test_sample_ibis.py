@@ -50,7 +50,7 @@ def test_long_records_of_gaussian_noise_are_left_out(monkeypatch: pytest.MonkeyP
     with pm.Model() as model:
         record = sid.TimeSeries(T, None, 1 / np.sqrt(1 + 2 * T))
         sid.ODEFilter("y", cubic, record, {"rate": pm.LogNormal("rate", 0, 0.5)}, noise=0.05, x0=1.0, x0_std=0.1, substeps=2)
-    monkeypatch.setattr(module, "InitialStates", None)  # is not asked
+    monkeypatch.setattr(module, "Linearised", None)  # is not asked
     sid.sample_ibis(200, model=model, **QUIET)
 
 
@@ -58,6 +58,6 @@ def test_an_interruption_leaves_the_draws(monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "InitialStates", interrupted)
+    monkeypatch.setattr(module, "Linearised", interrupted)
     idata = sid.sample_ibis(200, model=outlier_at_the_start(), **QUIET)
     assert "was not measured: interrupted" in stages(idata).attrs["doubt"]

@@ -1,4 +1,4 @@
-"""What linearising about uncertain initial states has done to draws, and to their evidence."""
+"""What linearising about uncertain initial states and processes has done to draws, and to their evidence."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pm_sysid.posterior.initial_state_check import (
     not_checkable,
     prior_evidence,
 )
+from pm_sysid.posterior.process_check import check_processes
 from pm_sysid.sampling.smc.stages import stages
 
 #: How far draws of the prior put the log evidence above that of a sampler by chance in one case of twenty at most.
@@ -23,20 +24,26 @@ SURPRISE = 3.0
 
 
 class Judgement(NamedTuple):
-    """What a check has found, in a sentence (empty if there was nothing to check), and what speaks against the draws."""
+    """What is linearised and what that costs, in words (empty if nothing is), and what speaks against the draws.
+
+    What is ``unknown`` was not measured, and no error of the evidence covers it.
+    """
 
     verdict: str
     reasons: list[str]
+    unknown: str = ""
 
 
-class InitialStates:
-    """The uncertain initial states of a filter; what the prior says of them is computed once for each number of steps.
+class Linearised:
+    """The uncertain initial states and the processes of a filter.
+
+    What the prior says of initial states is computed once for each number of steps.
 
     Parameters
     ----------
     view : FilterView
     random_seed : int
-        Of the draws of the prior.
+        Of the draws of the prior, and of particles.
     """
 
     def __init__(self, view: FilterView, random_seed: int) -> None:
@@ -48,13 +55,29 @@ class InitialStates:
         view = self.view
         if unknown := not_checkable(view):
             return Judgement("", [unknown])
+        if view.problem.linearises_processes:
+            return self._processes(idata, sequential)
         if not linearises_initial_state(view):
             return Judgement("", [])
         check = check_initial_state(idata, model=view.model, name=view.name)
         if sequential and np.isfinite(check.evidence):
             widen_evidence(idata, abs(check.evidence))
         reasons = [check.verdict] if check.level == "bad" else []
-        return Judgement(check.verdict, [*reasons, *self._ruled_out(idata, evidence, check, sequential)])
+        said = f"the initial state of {view.name!r} is marginalised linearised: {check.verdict}"
+        return Judgement(said, [*reasons, *self._ruled_out(idata, evidence, check, sequential)])
+
+    def _processes(self, idata: xr.DataTree, sequential: bool) -> Judgement:
+        """Judge draws by particles in the place of the linearisation about processes (and an uncertain initial state)."""
+        view = self.view
+        try:
+            check = check_processes(idata, model=view.model, name=view.name, random_seed=self.random_seed)
+        except ValueError as error:
+            unknown = f"What linearising about the processes of {view.name!r} costs was not measured: {error}"
+            return Judgement(unknown, [], unknown)
+        if sequential:
+            widen_evidence(idata, check.error)
+        said = f"the filter {view.name!r} linearises about processes: {check.verdict}"
+        return Judgement(said, [check.verdict] if check.level == "bad" else [])
 
     def _ruled_out(self, idata: xr.DataTree, evidence: float, check: InitialStateCheck, sequential: bool) -> list[str]:
         """What speaks for parameters that a linearisation has ruled out: posterior draws know nothing of them."""
