@@ -93,8 +93,8 @@ def test_free_runs_have_no_noise_of_any_colour() -> None:
     posterior = xr.Dataset({"rate": (("chain", "draw"), np.full((1, 3), 1.0))})
     for x0 in (1.0, "fit"):
         runs = sid.predict(posterior, record(), model=model, x0=x0, substeps=4, draws=2)
-        np.testing.assert_allclose(runs["level"][0], runs["level"][1])
-        assert np.max(np.abs(runs["level"][0] / float(runs["level"][0, 0]) - CLEAN)) < 1e-4
+        for run in runs["level"]:  # a start that is estimated is another one in each
+            assert np.max(np.abs(run / float(run[0]) - CLEAN)) < 1e-4
 
 
 def test_records_add_up_and_can_be_exchanged() -> None:
