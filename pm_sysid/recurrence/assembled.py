@@ -197,8 +197,9 @@ def _columns(variable: Variable, known: _Inputs) -> list[Piece] | None:
             case DimShuffle(new_order=(0, "x")):
                 return [Piece("column", known.of(node.inputs[0]))]
             case Alloc() if isinstance(node.inputs[0], Constant) and node.inputs[0].data.size == 1:
-                if (width := _number(node.inputs[2])) is not None:
-                    return [Piece("fill", known.of(node.inputs[1]), 0, width, float(node.inputs[0].data.item()))]
+                width, value = _number(node.inputs[2]), float(node.inputs[0].data.item())
+                if width is not None and np.isfinite(value):  # others are no numbers of the text that is compiled
+                    return [Piece("fill", known.of(node.inputs[1]), 0, width, value)]
             case IncSubtensor():
                 trial = _Inputs(known)
                 if (found := _tail(node, trial)) is not None:

@@ -7,7 +7,7 @@ import scipy
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.run_substeps import EqualSteps, RunSteps
-from pm_sysid.steps.grid import StepGrid
+from pm_sysid.steps.grid import FilterInputs, StepGrid
 from pm_sysid.steps.integrate import method_inputs, run_batch
 from pm_sysid.symbolic.system import System
 
@@ -52,8 +52,7 @@ def fitted_start(
     seen, moving = np.isfinite(y), np.flatnonzero(np.ones(len(start), bool) if free is None else free)
     if not seen.any() or not moving.size:
         return start
-    substeps = steps.substeps.first(len(first) - 1) if isinstance(steps.substeps, StepGrid) else steps.substeps
-    inputs = method_inputs(first, substeps, steps.method)
+    inputs = _inputs(first, steps)
 
     def runs(starts: np.ndarray) -> np.ndarray:
         return run_batch(system, np.tile(theta, (len(starts), 1)), starts, inputs, method=steps.method)
@@ -94,6 +93,12 @@ def fitted_start(
     return place(z) if better else start
 
 
+def _inputs(first: TimeSeries, steps: RunSteps | EqualSteps) -> FilterInputs:
+    """Inputs of the beginning of a record where the steps need them."""
+    substeps = steps.substeps.first(len(first) - 1) if isinstance(steps.substeps, StepGrid) else steps.substeps
+    return method_inputs(first, substeps, steps.method)
+
+
 def drawn_starts(
     system: System,
     record: TimeSeries,
@@ -130,8 +135,7 @@ def drawn_starts(
     seen = np.isfinite(y)
     if not moving.size or seen.sum() <= moving.size:
         return start
-    substeps = steps.substeps.first(len(first) - 1) if isinstance(steps.substeps, StepGrid) else steps.substeps
-    inputs = method_inputs(first, substeps, steps.method)
+    inputs = _inputs(first, steps)
 
     def left(parameters: np.ndarray, states: np.ndarray) -> np.ndarray:
         """What runs leave of the measurements, (N, T, n_y), zero where nothing is measured."""
