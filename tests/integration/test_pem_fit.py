@@ -246,3 +246,12 @@ def test_a_search_comes_back_from_impossible_trial_points(method: Any, monkeypat
     assert any(not e.finite for e in seen) or method == "trust"  # whose first step is short
     assert result.success, result.message
     np.testing.assert_allclose(result.p["rate"], 0.5, rtol=1e-5)
+
+
+def test_of_a_record_without_noise_it_is_said_that_errors_mean_little() -> None:
+    t = np.arange(400) / 50
+    system = sid.models.duffing()
+    record = sid.TimeSeries(t, 2.0 * np.sin(0.8 * t * (1 + t)), None, inputs="F")
+    y = sid.simulate(system, record, {"m": 1.0, "c": 0.5, "k": 20.0, "k3": 50.0}, x0=0.0, substeps=64)["y"].values
+    fit = sid.fit_pem(system, record.replace(y=y), {"m": 1.1, "c": 0.4, "k": 18.0, "k3": 40.0}, x0=0.0)
+    assert "is rounding and errors of the integration, and no noise: standard errors mean little" in fit.message
