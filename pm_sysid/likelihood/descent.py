@@ -26,6 +26,8 @@ NEARLY = 1e-2
 RISE = 0.02
 #: Trials of one line search.
 TRIALS = 25
+#: Most steps of Newton's method: from a start far off, a quasi-Newton search may stop long before the minimum.
+STEPS = 100
 
 
 class Descent(NamedTuple):
@@ -124,11 +126,11 @@ def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int, flat: f
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def newton(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+def newton(batch: Batch, x: np.ndarray, steps: int = STEPS) -> tuple[np.ndarray, np.ndarray, bool]:
     """Minimum near a point, the inverse Hessian there, and whether the gradient vanishes and the curvature is a minimum's."""
     converged = False
     covariance = np.eye(x.size)
-    for _ in range(100):  # from a start far off, a quasi-Newton search may stop long before the minimum
+    for _ in range(steps):
         (f,), (gradient,) = batch(x[None])
         if not np.isfinite(f):
             break

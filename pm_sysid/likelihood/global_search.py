@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from pm_sysid.likelihood.circular import same_turn
-from pm_sysid.likelihood.descent import Batch, Descent, descend, newton
+from pm_sysid.likelihood.descent import STEPS, Batch, Descent, descend, newton
 
 #: Starts differ by this root mean square of their coordinates, in prior standard deviations.
 APART = 0.3
@@ -28,6 +28,8 @@ SHARE, OTHER = 1e-3, 0.3
 LOST = 1.0
 #: Most evaluations of a search before Newton's method.
 ROUNDS = 300
+#: Least steps of Newton's method where others have not arrived.
+FEW_STEPS = 15
 #: Evaluations in each stage of tempering.
 STAGE = 60
 #: Diffusions of the stages, in units of what the equations say at the starts. From a hundred times as much on,
@@ -136,13 +138,16 @@ def climb_all(
     ends = descend(batch, starts, scale, ROUNDS)
     peaks = list(peaks)
     worth = worth_polishing(ends, [p.value for p in peaks if p.converged])
+    patience = STEPS
     for k in np.argsort(ends.value, kind="stable"):
         if not worth[k]:
             continue
         limit = SAME if ends.settled[k] else NEAR
         if _merged(peaks, ends.x[k], limit):
             continue
-        point, covariance, converged = newton(batch, ends.x[k])
+        point, covariance, converged = newton(batch, ends.x[k], patience)
+        # In a bent valley whose width is near rounding, all searches creep along and none arrives.
+        patience = STEPS if converged else max(patience // 2, FEW_STEPS)
         point = same_turn(point, np.zeros(point.size), circular)
         if not converged or not _merged(peaks, point, SAME):
             peaks.append(Peak(point, covariance, float(batch(point[None])[0][0]), converged, circular=circular))

@@ -95,6 +95,7 @@ def posterior_by_quadrature(epsilon: float) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(np.sum(weights * (q - mean[:, None, None]) ** 2, axis=(1, 2)))
 
 
+@pytest.mark.slow
 def test_sequential_monte_carlo_samples_the_density() -> None:
     with build(epsilon=1.0):
         idata = pm.sample_smc(draws=300, chains=2, cores=1, random_seed=7, progressbar=False, threshold=0.8)
@@ -163,6 +164,7 @@ def test_several_outputs_and_records_in_predictive_draws() -> None:
     assert -1e-4 < logp({"k_log__": np.log(4.0)}) <= 0 and logp({"k_log__": np.log(3.5)}) < -1.0
 
 
+@pytest.mark.slow
 def test_constraints_and_a_static_map_in_sequential_monte_carlo() -> None:
     """Breakpoints that the prior does not order, of a damper whose curve is known."""
     velocity = np.sin(0.37 * np.arange(150))

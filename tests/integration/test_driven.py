@@ -250,6 +250,7 @@ def test_a_drifting_stiffness_is_followed(drifting: pm.Model) -> None:
 # -- sequential runs, and one process in two places -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ibis_has_the_evidence_and_the_mean_of_quadrature() -> None:
     """Two specimens with a damping of their own; of the force only the size is unknown."""
     damping = np.array([0.4, 0.7])

@@ -26,6 +26,7 @@ def record(seed: int, n: int = T) -> sid.TimeSeries:
     return sid.TimeSeries(STEP * np.arange(n), None, y)
 
 
+@pytest.mark.slow
 def test_start_and_both_noises_over_seeds() -> None:
     """39 of 60 such fits ended at a measurement noise of zero, with the start at the first sample."""
     z = []

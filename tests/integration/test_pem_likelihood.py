@@ -65,6 +65,7 @@ def test_a_noise_that_is_not_there_is_as_good_as_zero() -> None:
     np.testing.assert_allclose(known.noise["noise_y"] ** 2, squares.fun, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_information_is_the_spread_of_the_score() -> None:
     """Over records of the true model, the gradient at the truth varies as the expected information says."""
     predictor = sid.ExtendedKalman(Q={"v": "drive"}, R={"y": "sensor"}, substeps=2)

@@ -175,6 +175,7 @@ def filter_log_likelihood(built: pm.Model, a: float) -> Any:
     return logp({"a_log__": np.log(a)})
 
 
+@pytest.mark.slow
 def test_errors_are_those_that_are_stated() -> None:
     """Where the filter is exact, what the particles say of it is an error: about as large as the standard error says."""
     built = model(LAG, PLAIN.record(1), substeps=8)
@@ -314,6 +315,7 @@ def test_sample_ibis_doubts_it_too() -> None:
     assert "integrated out by particles" in sid.log_evidence(idata).doubt and sid.log_evidence(idata).error > 2
 
 
+@pytest.mark.slow
 def test_a_mild_curvature_raises_no_alarm() -> None:
     record = MILD.record(1)
     built = model(cubic(0.05), record, substeps=8)

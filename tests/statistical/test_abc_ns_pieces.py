@@ -32,6 +32,7 @@ def straight(idle: int) -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 def test_idle_parameters_do_not_cost_a_model_its_probability() -> None:
     """Two models of one law, one with nine parameters more: it died within two rounds, and nothing said so."""
     for seed in range(4):
@@ -45,6 +46,7 @@ def test_idle_parameters_do_not_cost_a_model_its_probability() -> None:
         assert np.abs(found["long/posterior"]["c"].values.std(axis=1) - 12**-0.5).max() < 0.04
 
 
+@pytest.mark.slow
 def test_two_regions_keep_their_shares() -> None:
     """a exp(-a) takes a value twice: a third of the runs lost or distorted one of the regions, with one ellipsoid over both."""
     with pm.Model() as model:

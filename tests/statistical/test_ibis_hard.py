@@ -79,6 +79,7 @@ def test_the_effective_draws_on_a_ridge_are_those_of_repeated_runs() -> None:
     assert np.mean(true) > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [[0.85, 0.3, 0.6], [0.6, 0.3, 0.85]])
 def test_a_sample_that_is_impossible_for_most_particles_is_taken_in(order: list[float]) -> None:
     """Uniform measurements up to an unknown bound: the largest excludes all particles below it at once."""
@@ -133,6 +134,7 @@ def test_the_evidence_says_what_speaks_against_it(last: dict[str, Any], said: st
     assert doubt == "" if said is None else said in doubt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("middle, said", [(2.0, "differ by more than their errors"), (0.0, "are in different places")])
 def test_chains_that_found_different_modes_go_on_together(monkeypatch: pytest.MonkeyPatch, middle: float, said: str) -> None:
     """Each chain begins in one of two modes, of unequal or equal evidence: both end with both, and so does the evidence."""

@@ -47,6 +47,7 @@ def test_noise_of_one_size_is_seldom_called_uneven() -> None:
     assert 0.02 < np.mean(chances < 0.05) < 0.08 and np.mean(chances < 0.01) < 0.025
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mse", "likelihood"])
 def test_errors_hold_where_noise_grows_with_the_output(objective: Any) -> None:
     """By errors for noise of one size, the standardised errors of a decay from an unknown start are twice as large."""
@@ -101,6 +102,7 @@ def two_outputs(y: np.ndarray, seed: int, correlation: float, std: tuple[float, 
     return sid.fit_pem(OSCILLATOR, DRIVE.replace(y=y + e * std, outputs=("z", "a")), NEAR, progressbar=False, **options)
 
 
+@pytest.mark.slow
 def test_errors_hold_where_outputs_have_noise_in_common() -> None:
     """By errors for independent outputs they were a third too small, and nothing said so."""
     y, z, plain = clean(), [], []
@@ -133,6 +135,7 @@ def test_a_model_that_is_wrong_is_called_coloured_in_the_quiet_output_as_well() 
     assert "not white" in fit.message
 
 
+@pytest.mark.slow
 def test_errors_hold_for_records_of_unequal_noise() -> None:
     """The quiet record looked coloured by what loud ones had done to the parameters, and errors were 2.4 times too small."""
     bases = [sid.TimeSeries(TIMES[:100], DRIVE.u[a : a + 100], None, inputs="F") for a in (0, 100, 200)]

@@ -187,6 +187,7 @@ def test_p_values_of_noise_with_gaps_are_uniform():
     assert np.mean(np.array(p)[:, 2] < 0.01) < 0.06
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colour", [0.0, 0.6])
 def test_the_mean_of_residuals_is_judged_by_its_long_run_error(colour: float) -> None:
     """Of noise with a correlation of ``colour`` from one sample to the next, whose mean varies twice as much as of white."""

@@ -50,6 +50,7 @@ def test_a_record_without_outputs_starts_at_zero(fitted: tuple[xr.Dataset, pm.Mo
     assert runs.attrs["x0"] == "zero: nothing is measured" and np.all(runs["z"].isel(time=0) == 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.1])
 def test_bands_hold_the_true_motion_as_often_as_they_say(fitted: tuple[xr.Dataset, pm.Model], spread: float) -> None:
     """Parameters are drawn from their posterior, and the start is not known: 90 % bands hold 90 % of the true states."""

@@ -9,6 +9,7 @@ import scipy
 from pm_sysid.records.residual_tests import ljung_box, residual_tests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [27, 40, 100, 200, 600])
 def test_white_residuals_are_rejected_as_often_as_the_level_says(count: int) -> None:
     """By chi-square with 25 degrees of freedom, 3.7 % of records of 40 were below 0.01, and 0.5 % below 0.0001."""

@@ -22,6 +22,7 @@ NOISE: dict[str, Draw] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISE)
 @pytest.mark.parametrize("length, records", [(40, 300), (3000, 100)])  # one is put together into sums
 @pytest.mark.parametrize("part", [level_part, size_part])
@@ -56,6 +57,7 @@ def test_a_burst_is_found_where_it_is_and_missing_samples_count() -> None:
     assert level_part(e).p > 0.01
 
 
+@pytest.mark.slow
 def test_drifts_that_correlations_do_not_see_are_found() -> None:
     """A ramp whose squares sum up to 36 times the variance of the noise; and noise that fades."""
     rng, seen = np.random.default_rng(1), np.zeros(3)
@@ -116,6 +118,7 @@ def test_where_residuals_are_white_but_for_a_part_that_part_is_named(n: int) -> 
     assert tests.apart is not None and 0.55 * n < tests.apart.start and tests.apart.stop < 0.85 * n
 
 
+@pytest.mark.slow
 def test_noise_that_is_coloured_everywhere_is_not_put_down_to_a_part() -> None:
     named = [residual_tests(coloured(n, by, seed)).apart for n in (400, 2000) for by in (0.3, 0.9) for seed in range(20)]
     assert sum(part is not None for part in named) <= 2

@@ -42,6 +42,7 @@ def test_a_posterior_that_is_its_prior_is_never_said_to_come_from_the_record(kin
         assert verdict.level == "look" and verdict.text == "The record says little about c: the prior decides."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(PRIORS))
 def test_a_record_that_tells_much_is_seldom_called_weak(kind: str) -> None:
     """Of 40 right models, whose true values are draws of the prior, and each posterior a third as wide."""

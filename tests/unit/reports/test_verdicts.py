@@ -87,6 +87,7 @@ def test_the_input_that_innovations_follow_is_named() -> None:
     assert input_tests(WHITE, {"still": np.ones(2000)}, 25).cross_p is None
 
 
+@pytest.mark.slow
 def test_the_search_over_inputs_raises_no_false_alarms() -> None:
     rng, p = np.random.default_rng(3), []
     for _ in range(200):

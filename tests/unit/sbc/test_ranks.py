@@ -62,6 +62,7 @@ def test_ties_are_broken_evenly() -> None:
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_ranks_of_exchangeable_values_are_uniform_whatever_their_number() -> None:
     rng = np.random.default_rng(3)
     found = [

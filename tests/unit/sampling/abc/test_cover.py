@@ -9,6 +9,7 @@ from pm_sysid.sampling.abc.ellipsoids import around, whole_cube
 from pm_sysid.sampling.abc.population import MOST_LOCAL, ProposalProbabilities, emptiness, shortage
 
 
+@pytest.mark.slow
 def test_a_cover_is_drawn_from_as_it_says() -> None:
     """Two clumps: nearly all of the cover is on both and not between, and its density integrates to one."""
     rng = np.random.default_rng(8)

@@ -229,6 +229,7 @@ def sign_unknown(samples: int = 20) -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 def test_chains_come_to_both_modes_by_proposals_from_all_over() -> None:
     step = annealing(sign_unknown(), widths=0.05)
     for seed in range(4):

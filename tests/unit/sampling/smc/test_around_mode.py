@@ -76,6 +76,7 @@ def thin_curve(kind: str) -> tuple[pm.Model, float, float, float]:
     return model, mean, float(np.sqrt(weights @ (v - mean) ** 2)), float(logsumexp(total) + np.log(grid[1, 0] - grid[0, 0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "skew"])
 def test_a_thin_curve_is_drawn_along_its_whole_length(kind: str) -> None:
     """Proposals that begin at the mode alone have a standard deviation of 0.7 and evidence 0.2 too low, without a word."""

@@ -165,6 +165,7 @@ def test_a_mode_that_one_chain_has_lost_is_seen() -> None:
     assert held_alike(np.full((2, 100, 1), np.inf), half, rng) == 1.0
 
 
+@pytest.mark.slow
 def test_chains_that_hold_the_same_shares_differ_by_chance_alone() -> None:
     """False alarms are as many as the probability says, also where draws of a chain depend on each other."""
     found = []
