@@ -7,6 +7,7 @@ drawn, the result has a doubt.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from pm_sysid.compat import seeds_per_chain
 from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.likelihood.circular import no_wider_than_turn
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
+from pm_sysid.likelihood.prior_draws import draw_prior_and_mass
 from pm_sysid.likelihood.ridges import Ridges, ridges
 from pm_sysid.likelihood.target import Progress, Target
 from pm_sysid.progress import drawable
@@ -30,8 +32,10 @@ from pm_sysid.sampling.smc.missed_modes import log_posterior
 from pm_sysid.sampling.smc.moves import Moves, differences
 from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.proposals import Mixture, moments
-from pm_sysid.sampling.smc.resampling import effective_size, normalised
+from pm_sysid.sampling.smc.resampling import effective_size, normalised, systematic
 from pm_sysid.sampling.smc.stages import stages
+
+type Density = Callable[[np.ndarray], np.ndarray]
 
 #: Standard deviation of a logarithm from which on the number itself is tried in its place; part of the best score below which
 #: units are given up; and a number that is nearly zero.
@@ -61,6 +65,10 @@ ALWAYS = 1.1
 #: them walk on.
 LEAST_WALKED, MOST_WALKED, DRIFTING = 2, 10, 3.0
 STILL_SPREADING = "The draws still spread after many walks: the posterior is thin and curved, and a part of it may be missing."
+#: Draws of the prior beside the first proposals at most, and the likelihoods of a sample that they may cost.
+FROM_PRIOR, SAMPLES_FROM_PRIOR = 16_000, 5 * 10**6
+#: Effective draws of all proposals for each draw that is taken by their weights alone.
+EACH = 4
 #: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
 FOLLOWED = 20
 
@@ -122,14 +130,20 @@ def sample_around_mode(
         rng = np.random.default_rng(seed)
         cloud, fits = _cloud(target, point, covariance, along, rng)
         in_units: Any = cloud.units
-        sequential = replace(kernel.sequential, target=in_units, moves=moves if fits else walking)
-        kernel.state = sequential.rejoin(cloud.z, cloud.log_weights, rng)
+        sequential = replace(kernel.sequential, target=in_units, moves=moves if fits or cloud.covers else walking)
+        z = cloud.seen.picked(cloud.seen.log_weights, CLOUD, rng)
+        kernel.state = sequential.join_parts(z, np.zeros(len(z)), np.zeros(len(z), dtype=int), rng)
         # Fresh proposals may show a tail that the first ones did not.
-        if not (fits and fitting(kernel.state)):
+        by_weights = not (fits and fitting(kernel.state)) and cloud.covers and EACH * draws <= cloud.effective
+        if not (fits and fitting(kernel.state)) and not by_weights:
             kernel.state, spreads = walked(replace(sequential, moves=walking), kernel.state, rng)
             spreading |= spreads
         row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
-        finished.append(FinishedChain(cloud.units.unconstrained(kernel.state.particles.x), [row]))
+        x = kernel.state.particles.x
+        if by_weights:
+            x = cloud.seen.picked(cloud.seen.log_weights, draws, rng)
+            row |= cloud.statistics
+        finished.append(FinishedChain(cloud.units.unconstrained(x), [row]))
     idata = sample_by_stages(
         draws,
         lambda **settings: kernel.handing_over(iter(finished)),
@@ -251,20 +265,74 @@ def changed(before: np.ndarray, after: np.ndarray) -> float:
     return float(scipy.stats.ks_2samp(before, after).pvalue)
 
 
+class Seen(NamedTuple):
+    """Draws of all proposals so far, each weighted as a draw of the mixture of them all.
+
+    What lies far from the mode or behind a narrow neck is seen by few draws of a round. All that have seen it count.
+
+    Attributes
+    ----------
+    z : ndarray, shape (M, d)
+    log_density : ndarray, shape (M,)
+        Prior times likelihood.
+    log_proposal : ndarray, shape (M,)
+        Of all proposals, each by the number of its draws.
+    proposals : tuple of (int, callable)
+        Number of draws and log density of each.
+
+    Notes
+    -----
+    Source: Cornuet, Marin, Mira and Robert (2012), Adaptive Multiple Importance Sampling, Scandinavian Journal of Statistics
+    39, 798-812.
+    """
+
+    z: np.ndarray
+    log_density: np.ndarray
+    log_proposal: np.ndarray
+    proposals: tuple[tuple[int, Density], ...] = ()
+
+    @property
+    def log_weights(self) -> np.ndarray:
+        """Log weights (M,), whose mean is the evidence."""
+        with np.errstate(invalid="ignore"):
+            weights = self.log_density - self.log_proposal + np.log(len(self.z))
+        result: np.ndarray = np.where(self.log_density > -np.inf, weights, -np.inf)
+        return result
+
+    def with_draws(self, z: np.ndarray, log_density: np.ndarray, proposal: Density) -> Seen:
+        """These and draws (N, d) of one proposal more."""
+        proposals = (*self.proposals, (len(z), proposal))
+        before = np.logaddexp(self.log_proposal, np.log(len(z)) + proposal(self.z)) if len(self.z) else self.log_proposal
+        now = scipy.special.logsumexp([np.log(count) + density(z) for count, density in proposals], axis=0)
+        return Seen(
+            np.concatenate([self.z, z]),
+            np.concatenate([self.log_density, log_density]),
+            np.concatenate([before, now]),
+            proposals,
+        )
+
+    def picked(self, log_weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws (count, d) by some log weights (M,), which count alike."""
+        rows: np.ndarray = self.z[systematic(normalised(log_weights), count, rng)]
+        return rows
+
+
 class Cloud(NamedTuple):
-    """Draws (CLOUD, d) of a proposal in some units, their log weights, and what these say of the evidence."""
+    """Draws (CLOUD, d) of a proposal in some units, their log weights, what these say of the evidence, and all draws before."""
 
     units: NaturalUnits
     z: np.ndarray
     log_weights: np.ndarray
     estimate: Estimate
+    seen: Seen
 
     @classmethod
-    def of(cls, units: NaturalUnits, proposal: Mixture, rng: np.random.Generator) -> Cloud:
-        """Weighted draws of a proposal."""
+    def of(cls, units: NaturalUnits, proposal: Mixture, seen: Seen, rng: np.random.Generator) -> Cloud:
+        """Weighted draws of a proposal, after those that others have seen."""
         z = proposal.draw(CLOUD, rng)
-        log_weights = log_posterior(units, z) - proposal.logpdf(z)
-        return cls(units, z, log_weights, importance(log_weights))
+        density = log_posterior(units, z)
+        log_weights = density - proposal.logpdf(z)
+        return cls(units, z, log_weights, importance(log_weights), seen.with_draws(z, density, proposal.logpdf))
 
     @property
     def enough(self) -> bool:
@@ -275,6 +343,26 @@ class Cloud(NamedTuple):
     def fits(self) -> bool:
         """Whether the proposal is close enough to the posterior for independent moves alone."""
         return self.estimate.efficiency >= GOOD_PROPOSALS and self.estimate.pareto_k <= EVEN
+
+    @property
+    def effective(self) -> float:
+        """Effective number of all draws."""
+        return float(effective_size(self.seen.log_weights))
+
+    @property
+    def covers(self) -> bool:
+        """Whether all draws together have even weights, and the last ones fit nearly."""
+        weights = importance(self.seen.log_weights)
+        nearly = self.estimate.believable and self.estimate.efficiency >= GOOD_PROPOSALS
+        return nearly and weights.pareto_k <= EVEN and self.effective >= GOOD_PROPOSALS * CLOUD
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Of draws that are taken by the weights of all draws."""
+        found = importance(self.seen.log_weights)
+        share = min(1.0, self.effective / CLOUD)
+        values = {"log_evidence": found.value, "log_evidence_se": found.error, "log_marginal_likelihood": found.value}
+        return {**values, "proposal_ess": share, "pareto_k": found.pareto_k, "memory": 0.0, "walks": 0}
 
     def agrees(self, other: Cloud) -> bool:
         """Whether two clouds say the same of the evidence."""
@@ -288,12 +376,27 @@ class Cloud(NamedTuple):
             return float(self.estimate.value + np.log(self.estimate.efficiency))
 
     def next(self, along: Ridges, rng: np.random.Generator) -> Cloud:
-        """Draws of a mixture that is fitted to these, weighted so that it follows no handful of them, and of the ridges."""
-        tempered = self.log_weights
+        """Draws of a mixture that is fitted to all before, so weighted that it follows no handful of them, and ridges."""
+        tempered = self.seen.log_weights
         while effective_size(tempered) < FOLLOWED * self.z.shape[1] and np.ptp(tempered[tempered > -np.inf]) > 0:
             tempered = tempered / 2
-        fitted = Mixture.fit(self.z, normalised(tempered), FREEDOM, rng)
-        return Cloud.of(self.units, with_ridges(fitted, self.units, along), rng)
+        fitted = Mixture.fit(self.seen.picked(tempered, CLOUD, rng), np.full(CLOUD, 1 / CLOUD), FREEDOM, rng)
+        return Cloud.of(self.units, with_ridges(fitted, self.units, along), self.seen, rng)
+
+
+def seen_of_prior(units: NaturalUnits) -> Seen:
+    """Draws of the prior, as many as cost little; none where it cannot be drawn from."""
+    target = units.target
+    nothing = Seen(np.empty((0, target.size)), np.empty(0), np.empty(0))
+    count = min(FROM_PRIOR, SAMPLES_FROM_PRIOR // max(target.n_samples, 1))
+    if count < FOLLOWED * target.size:
+        return nothing
+    try:
+        x, mass = draw_prior_and_mass(target.coordinates, count, 0)
+    except (NotImplementedError, ValueError):
+        return nothing
+    z = units.natural(target.coordinates.wrapped(x))
+    return nothing.with_draws(z, log_posterior(units, z), lambda at: units.log_prior(at) - mass.log)
 
 
 def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture:
@@ -331,14 +434,14 @@ def _cloud(
         slope = np.where(units.logs, units.natural(point), 1.0)
         width = prior_width(units, np.random.default_rng(0))
         first = stretched(units.natural(point), slope * covariance * slope[:, None], width)
-        at.append(Cloud.of(units, with_ridges(first, units, along), rng))
+        at.append(Cloud.of(units, with_ridges(first, units, along), seen_of_prior(units), rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):
         # Units in which proposals fit clearly worse are given up.
         at = [cloud.next(along, rng) for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1]
         at = at or [best.next(along, rng)]
         latest = max(at, key=lambda cloud: cloud.score)
-        if best.enough and latest.enough and best.agrees(latest):
+        if best.enough and latest.enough and best.agrees(latest) and (latest.fits or latest.covers):
             return latest, latest.fits
         # The last one has seen most.
         best = latest if latest.enough or (not best.enough and latest.score > best.score) else best

@@ -56,7 +56,8 @@ def pareto_shape(log_ratio: np.ndarray) -> float:
     largest = np.sort(filled)[-int(min(len(filled) / 5, 3 * np.sqrt(len(filled)))) :]
     if np.ptp(largest) < 1e-9:
         return -float("inf")
-    shape = float(array_stats.psislw(-filled)[1])
+    with np.errstate(all="ignore"):  # smoothed weights of a very heavy tail overflow; its shape does not
+        shape = float(array_stats.psislw(-filled)[1])
     return shape if np.isfinite(shape) else float("inf")
 
 

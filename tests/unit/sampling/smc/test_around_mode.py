@@ -220,7 +220,7 @@ def spike_and_tail(x: np.ndarray) -> np.ndarray:
 
 def test_draws_walk_where_proposals_do_not_fit() -> None:
     """A thin crescent, of which few draws of a mixture count, against quadrature."""
-    width = 0.1
+    width = 0.01
     with pm.Model() as model:
         a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
         pm.Normal("y", b - a**2, width, observed=[0.0])
@@ -243,12 +243,13 @@ def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeyp
     """The first draws seemed to fit; a chain of the last stage that neither fits nor walks would be given up."""
     cloud = around_mode._cloud
     monkeypatch.setattr(around_mode, "_cloud", lambda *given: (cloud(*given)[0], True))
+    monkeypatch.setattr(around_mode.Cloud, "covers", False)
     monkeypatch.setattr(around_mode, "GOOD_PROPOSALS", 0.7)  # which some of the four reach
     with pm.Model() as model:
         a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
-        pm.Normal("y", b - a**2, 0.1, observed=[0.0])
+        pm.Normal("y", b - a**2, 0.05, observed=[0.0])
     settings = {"model": model, "chains": 4, "random_seed": 1, "progressbar": False}
-    last = final(stages(sample_around_mode(np.zeros(2), np.diag([1.0, 0.01]), 1000, **settings)))
+    last = final(stages(sample_around_mode(np.zeros(2), np.diag([1.0, 0.0025]), 1000, **settings)))
     fits = (last["proposal_ess"].values >= around_mode.GOOD_PROPOSALS) & (last["pareto_k"].values <= around_mode.EVEN)
     walks = last["walks"].values > 0
     assert np.any(walks) and np.all(fits | walks)
@@ -274,6 +275,7 @@ def test_proposals_that_fit_a_part_of_the_posterior_go_on() -> None:
 
 def test_draws_that_still_spread_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(around_mode, "ENOUGH", 2.0)  # nothing fits
+    monkeypatch.setattr(around_mode.Cloud, "covers", False)
     monkeypatch.setattr(around_mode, "DRIFTING", 0.0)
     monkeypatch.setattr(around_mode, "MOST_WALKED", 2)
     idata = sample_around_mode(MEAN, COVARIANCE, 200, model=line(), chains=1, random_seed=1, progressbar=False)
