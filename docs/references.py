@@ -92,6 +92,10 @@ REFERENCES = (
         "10.1214/aos/996986504",
     ),
     Reference(
+        "Durbin and Watson", 1950, "Testing for serial correlation in least squares regression, I", "Biometrika 37, 409-428",
+        "10.1093/biomet/37.3-4.409",
+    ),
+    Reference(
         "Fearnhead and Taylor", 2013, "An adaptive sequential Monte Carlo sampler", "Bayesian Analysis 8(2), 411-438",
         "10.1214/13-BA814",
     ),
@@ -163,6 +167,10 @@ REFERENCES = (
     Reference(
         "Ljung and Box", 1978, "On a measure of lack of fit in time series models", "Biometrika 65(2), 297-303",
         "10.1093/biomet/65.2.297",
+    ),
+    Reference(
+        "Lobato, Nankervis and Savin", 2001, "Testing for autocorrelation using a modified Box-Pierce Q test",
+        "International Economic Review 42(1), 187-205", "10.1111/1468-2354.00106",
     ),
     Reference(
         "Longbottom, Champneys and Rogers", 2024,

@@ -80,7 +80,9 @@ def on_record(fit: Any, record: TimeSeries | int | None, x0: Any, *, free: bool 
             chosen = chosen.replace(y=np.full((len(chosen), len(filter.system.outputs)), np.nan), outputs=filter.system.outputs)
         initially = _initially(fit, chosen, 0.0 if x0 is None and not same else x0)
         std = initially.std
-        wide = np.where(std > 0, std, 1.0) if fit.setup.roots.any() else np.zeros_like(std)
+        # Values that are given are exact, unless the fit has said how uncertain they are.
+        exact = initially.given & ~fit.setup.roots.any(axis=(0, 2))
+        wide = np.where(std > 0, std, np.where(exact, 0.0, 1.0)) if fit.setup.roots.any() else np.zeros_like(std)
         wide[:, len(fit.setup.base.states) :] = 0.0
         roots = np.array([np.diag(s) for s in wide])
         own = filter.on([chosen], roots)

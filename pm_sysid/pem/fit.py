@@ -8,6 +8,7 @@ from typing import Any, Never
 import numpy as np
 
 from pm_sysid.arguments import among, count, flag, seed, shown
+from pm_sysid.pem.coloured_noise import ALLOWED, MISLED, allowing_for, coloured, runs_freely
 from pm_sysid.pem.far_errors import too_small
 from pm_sysid.pem.filters import KalmanFilter
 from pm_sysid.pem.left_over import efficient, left_over
@@ -32,8 +33,6 @@ from pm_sysid.symbolic.system import System
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
-#: No instrument's noise has so small a share of the outputs' variance.
-NOISELESS = 1e-16
 #: Arguments of an ODEFilter, and what a fit has in their place.
 ELSEWHERE = {
     "latent": "make the force a state of the system, such as d with the rate -d / length, and give it process noise: "
@@ -138,7 +137,8 @@ def fit_pem(
     ended at optima that are not much higher, the fit is poor and few starts ended there, it explains no more than a constant,
     or standard errors do not hold (four of them away, the other unknowns fitted again, the log-likelihood has lost less than
     0.4 of what the parabola says). ``message`` then says so, and ``optima`` lists all that were found. Where the innovations
-    are not white, ``message`` says that the standard errors are too small.
+    are not white, ``message`` says so: standard errors of a free run allow for noise that is correlated in time, and those of
+    predictions that follow the measurements are too small.
 
     Examples
     --------
@@ -310,7 +310,7 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
     if searched:
         rest = left_over(target, x, unknowns.lower, unknowns.upper)
         success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
-        if isinstance(target, SquaredErrors) and rest.share <= NOISELESS:
+        if rest.noiseless:
             message = (
                 f"{message} What is left of the outputs ({np.sqrt(rest.share):.1g} of their spread) is rounding and errors of "
                 "the integration, and no noise: standard errors mean little."
@@ -336,7 +336,14 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             p, shared = unevenness(target, own), in_common(target, own)
             if p < UNEVEN or shared:
                 cov[np.ix_(free, free)] = sandwich(target, each, free)
-            if p < UNEVEN and not rest.coloured:
+            colour = coloured(target, own, free)
+            if (colour or rest.coloured) and not rest.noiseless:
+                seen = colour.words if colour else f"The innovations are not white (p = {rest.p:.1g}; see resid())"
+                freely = runs_freely(target, x)
+                if freely:
+                    cov[np.ix_(free, free)] = allowing_for(target, each, free, cov[np.ix_(free, free)])
+                message = f"{message} {seen}: {ALLOWED if freely else MISLED}"
+            elif p < UNEVEN and not rest.noiseless:
                 message = (
                     f"{message} The noise is not of one size: it varies with the output, in time or between records "
                     f"(p = {p:.1g}; see resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) "

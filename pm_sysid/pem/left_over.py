@@ -20,6 +20,8 @@ WEIGHTINGS = 3
 NOTHING = 0.8
 #: One that has left at most this share explains the outputs, coloured innovations or not.
 LITTLE = 0.05
+#: No instrument's noise has so small a share of the outputs' variance.
+NOISELESS = 1e-16
 #: What to do about errors with many optima, as those of a long free run are where neighbouring solutions part.
 SHORTER = (
     "Over a long free run, errors of chaotic, unstable or oscillating systems have very many optima: fit a shorter part of the "
@@ -50,6 +52,11 @@ class LeftOver(NamedTuple):
         return self.coloured and self.share > LITTLE
 
     @property
+    def noiseless(self) -> bool:
+        """Whether all that is left is rounding and errors of the integration, whose size and correlations mean nothing."""
+        return self.share <= NOISELESS
+
+    @property
     def words(self) -> str:
         """What a reader must know; empty where there is nothing to say."""
         if self.explains_nothing:
@@ -57,8 +64,6 @@ class LeftOver(NamedTuple):
                 f"The fit explains nothing: its errors have {100 * self.share:.0f} % of the outputs' variance, and are not "
                 f"white. {SHORTER} Or use another model."
             )
-        if self.coloured:
-            return f"The innovations are not white (p = {self.p:.1g}; see resid()): the standard errors are too small."
         return ""
 
 

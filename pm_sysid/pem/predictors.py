@@ -214,7 +214,8 @@ class ExtendedKalman(_Kalman):
         Added once each sampling interval; in an interval longer than the median one, in proportion. A matrix (n_x, n_x) or a
         number (of which the identity is taken) is a covariance; a dict of standard deviations by state (those not named have
         none) may hold numbers, names of leaves of ``p_guess`` that are to be found, or ``"estimate"``; ``"estimate"`` alone
-        finds one for every state.
+        finds one for every state. Noise that acts all the time grows less than in proportion over intervals that are no longer
+        short beside the time constants of the system: of an irregular record a ``Q`` that is found is then too small.
     R : covariance of the measurement noise, optional
         The same for the outputs; a dict names all of them. By default estimated by maximum likelihood; the mean
         squared error of a free run does not depend on it.

@@ -44,8 +44,9 @@ class PEMResult(scipy.optimize.OptimizeResult):
     jac : ndarray, shape (N, k)
         Derivatives of the measured innovations, by differences where equations switch; for a likelihood its gradient, (k,).
     cov : ndarray, shape (k, k)
-        Covariance of the estimate: for innovations white in time, or inverse expected information, enlarged by what the record
-        leaves open of estimated process noise. Zero for unknowns on a bound, infinite for those the record says nothing about.
+        Covariance of the estimate: by the size of the innovations, or inverse expected information, enlarged by what the record
+        leaves open of estimated process noise; it allows for innovations of a free run that are not white. Zero for unknowns
+        on a bound, infinite for those the record says nothing about.
     stderr : tree
         Standard errors in the structure of ``p_guess``; ``x_stderr`` (k,) has them all.
     noise : dict

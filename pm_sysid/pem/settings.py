@@ -27,8 +27,8 @@ class InitialState:
         values read off noisy samples are taken as they are, and parameters and standard errors suffer from it.
     P0 : matrix (n_x, n_x) or number, optional
         Covariance with which the filter starts, of a number times the identity; a list or tuple with one for each of several
-        records. By default zero for states that are estimated and where no measurement noise is given to weigh it against;
-        else the identity, or the square of what was read off the record.
+        records. By default zero for states that are given or estimated, and where no measurement noise is there to weigh it
+        against; else the square of the error of what was read off the record, or of the spread over it.
 
     Raises
     ------

@@ -123,8 +123,9 @@ def set_up(
     initially = initial_values(system, records, initial.x0)
     start, std = initially.mean, initially.std
     uncertain = objective == "likelihood" or predictor.R is not None
-    given = np.full_like(std, 1.0 if uncertain and not isinstance(predictor, ProbabilisticKalman) else 0.0)
-    default = np.where(std > 0, std if uncertain else 0.0, given)
+    unseen = 1.0 if uncertain and not isinstance(predictor, ProbabilisticKalman) else 0.0
+    # Values that are given are exact.
+    default = np.where(std > 0, std if uncertain else 0.0, np.where(initially.given, 0.0, unseen))
     by_default = initial.estimate is None
     # A covariance given for the start is what is known of it instead.
     marginal = by_default and initial.P0 is None and _unbounded(process, noise)

@@ -82,8 +82,7 @@ def uncertain_noise(
             size = np.sqrt(np.diag(there)[rest])
             _, log_determinant = np.linalg.slogdet(there[np.ix_(rest, rest)] / np.outer(size, size))
             weights.append(-e.value - 0.5 * log_determinant - np.sum(np.log(size)))
-            away = np.where(seen | (np.arange(x.size) == j), u - optimum, 0.0)
-            squares.append(np.diag(_inverse(there, np.flatnonzero(seen))) + away**2)
+            squares.append(_squares(c, u - optimum, np.diag(_inverse(there, np.flatnonzero(seen))), seen, int(j)))
         s = np.exp([u[j] for u, _ in found])
         chances = np.exp(np.array(weights) - np.max(weights)) * np.gradient(s)
         chances /= chances.sum()
@@ -92,6 +91,16 @@ def uncertain_noise(
             limits[int(j)] = float(np.interp(LIMIT, np.cumsum(chances), s))
     ratio = np.sqrt(np.maximum(1.0 + extra / np.where(plain > 0, plain, 1.0), 1.0))
     return Uncertain(np.where(free & (plain > 0), ratio, 1.0), limits)
+
+
+def _squares(c: Coordinates, away: np.ndarray, variance: np.ndarray, seen: np.ndarray, j: int) -> np.ndarray:
+    """Mean squares (k,) around the optimum of what is ``away`` from it with a variance, of noise as shares of the most likely.
+
+    Noise that may be nearly zero is far away as a logarithm, while it cannot differ by more than all of itself.
+    """
+    moved = np.where(seen | (np.arange(away.size) == j), away, 0.0)
+    share = np.exp(np.where(c.positive, moved, 0.0))
+    return np.asarray(variance * share**2 + np.where(c.positive, share - 1.0, moved) ** 2)
 
 
 def _around(c: Coordinates, optimum: np.ndarray, inverse: np.ndarray, j: int) -> list[np.ndarray]:

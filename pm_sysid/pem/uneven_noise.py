@@ -21,11 +21,13 @@ class Samples(NamedTuple):
     """What each measured value (N,) says at an optimum.
 
     ``score`` (N, k) is its part of the gradient of a negative log-likelihood (of squared errors, without their variance), and
-    ``slope`` (N, k) that of its standardised innovation, ``standardised`` (N,); ``predicted`` (N,) is what was predicted of it.
+    ``slope`` (N, k) that of its standardised innovation, ``standardised`` (N,); ``relative`` (N, k) are the derivatives of the
+    logarithm of its variance, and ``predicted`` (N,) is what was predicted of it.
     """
 
     score: np.ndarray
     slope: np.ndarray
+    relative: np.ndarray
     standardised: np.ndarray
     predicted: np.ndarray
     information: np.ndarray
@@ -40,13 +42,13 @@ def samples(objective: Objective, x: np.ndarray, by_differences: np.ndarray | No
     e, slope = values[:, :m][seen], rates[..., :m][:, seen].T
     predicted = np.concatenate([r.output_matrix for r in objective.filter.records])[seen] - e
     if not isinstance(objective, LogLikelihood):
-        return Samples(slope * e[:, None], slope, e, predicted, slope.T @ slope)
+        return Samples(slope * e[:, None], slope, np.zeros_like(slope), e, predicted, slope.T @ slope)
     s, d_s = values[:, m:][seen], rates[..., m:][:, seen].T
     root = np.sqrt(s)
     relative = d_s / s[:, None]
     score = slope * (e / s)[:, None] + 0.5 * relative * (1.0 - e**2 / s)[:, None]
     scaled = slope / root[:, None]
-    return Samples(score, scaled, e / root, predicted, scaled.T @ scaled + 0.5 * relative.T @ relative)
+    return Samples(score, scaled, relative, e / root, predicted, scaled.T @ scaled + 0.5 * relative.T @ relative)
 
 
 def unevenness(objective: Objective, at: Samples) -> float:

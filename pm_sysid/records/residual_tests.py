@@ -277,10 +277,10 @@ def ljung_box(e: FloatArray, lags: int) -> Whiteness:
     r, pairs = correlation(e, e, range(1, lags + 1))
     z = scores(r, pairs, int(np.isfinite(e).sum()))
     statistic = float(z @ z)
-    return Whiteness(statistic, _box_p(statistic, lags, int(np.isfinite(e).sum())), float(np.mean(np.abs(z) > BOUND)), r)
+    return Whiteness(statistic, box_p(statistic, lags, int(np.isfinite(e).sum())), float(np.mean(np.abs(z) > BOUND)), r)
 
 
-def _box_p(statistic: float, lags: int, count: int) -> float:
+def box_p(statistic: float, lags: int, count: int) -> float:
     """P-value of a Ljung-Box statistic: its gamma distribution has the moments that it has for so many residuals.
 
     Chi-square, which it is for very many, has too short a tail: of 40 white residuals, 3.7 % were below 0.01 over 25 lags.

@@ -9,7 +9,7 @@ import pytest
 
 import pm_sysid as sid
 from pm_sysid.pem.objective import Evaluation, SquaredErrors
-from support.pem_cases import FILTER, FREE, GUESS, TRUTH, fit, record
+from support.pem_cases import FILTER, FREE, GUESS, OSCILLATOR, TRUTH, fit, record
 
 
 def estimates(result: sid.PEMResult) -> np.ndarray:
@@ -134,10 +134,24 @@ def test_every_record_has_its_own_start_covariance() -> None:
     result = fit(data, predictor=FILTER, P0=covariances)
     again = fit(data, predictor=FILTER, P0=(1.0, 0.0))
     np.testing.assert_array_equal(result.x, again.x)
-    np.testing.assert_array_equal(fit(predictor=FILTER).x, fit(predictor=FILTER, P0=np.eye(2)).x)  # the default
     close(result, np.array([4.0, 0.4]))
     first = result.innovations(0)["state_z_std"][0], result.innovations(1)["state_z_std"][0]
     assert first[0] > 0.019 and first[1] < 1e-40
+
+
+@pytest.mark.parametrize("objective", ["mse", "likelihood"])
+def test_a_start_that_is_given_is_exact(objective: Any) -> None:
+    """The filter began with the identity, so that the standard errors were those of a start that nobody knows."""
+    predictor = FILTER if objective == "mse" else sid.ExtendedKalman(R="estimate", substeps=2)
+    options: dict[str, Any] = {"predictor": predictor, "objective": objective}
+    given, exact = sid.fit_pem(OSCILLATOR, record(), GUESS, x0=0.0, **options), fit(P0=0.0, **options)
+    np.testing.assert_allclose(given.x, exact.x, rtol=1e-12)
+    assert np.all(given.innovations()[["state_z_std", "state_v_std"]].isel(time=0).to_array() < 1e-40)
+    other = record(seed=4)
+    first = given.innovations(other, x0=0.0).isel(time=0)
+    assert first["state_z_std"] < 1e-40 and first["state_v_std"] < 1e-40
+    wide = fit(P0=1.0, **options).innovations().isel(time=0)
+    assert wide["state_z_std"] > 0.01 and wide["state_v_std"] > 0.9
 
 
 def test_an_uncertain_start_is_forgotten() -> None:
@@ -255,3 +269,5 @@ def test_of_a_record_without_noise_it_is_said_that_errors_mean_little() -> None:
     y = sid.simulate(system, record, {"m": 1.0, "c": 0.5, "k": 20.0, "k3": 50.0}, x0=0.0, substeps=64)["y"].values
     fit = sid.fit_pem(system, record.replace(y=y), {"m": 1.1, "c": 0.4, "k": 18.0, "k3": 40.0}, x0=0.0)
     assert "is rounding and errors of the integration, and no noise: standard errors mean little" in fit.message
+    # Neither sizes nor correlations of what is no noise mean anything.
+    assert "not of one size" not in fit.message and "not white" not in fit.message

@@ -41,7 +41,7 @@ def test_errors_are_those_of_the_integrated_likelihood() -> None:
         e = y - rate * k
         _, logdet = np.linalg.slogdet(inverse)
         weights.append(0.5 * logdet - 0.5 * e @ inverse @ e - 0.5 * np.log(precision) + 2 * 0.5 * np.log(q))
-        squares.append([1 / precision + (rate - fit.x[0]) ** 2, np.log(q / fit.x[1]) ** 2])
+        squares.append([1 / precision + (rate - fit.x[0]) ** 2, (q / fit.x[1] - 1) ** 2])
     chances = np.exp(np.array(weights) - max(weights))
     expected = np.sqrt(chances / chances.sum() @ np.array(squares))
     np.testing.assert_allclose(fit.x_stderr / [1.0, fit.x[1]], expected, rtol=0.1)
@@ -66,6 +66,21 @@ def test_the_most_that_a_noise_could_be_is_said() -> None:
     without = fitted(fit.setup.filter.records[0], predictor=sid.ExtendedKalman(R="estimate", substeps=1))
     assert "as good as zero (process_s < 0.0" in fit.message and fit.success
     assert fit.x_stderr[1] == 0.0 and fit.x_stderr[0] > 1.5 * without.x_stderr[0]
+
+
+def test_noise_that_may_be_nearly_zero_is_not_far_away_from_it() -> None:
+    """As a logarithm it is, by which the standard error of the measurement noise was two and a half times as large."""
+    relaxation = sid.System(lambda t, x, u, p: -p.a * x.s, states=("s",), params=("a",), observe=lambda t, x, dx, u, p: x.s)
+    rng, s, y = np.random.default_rng(0), 0.0, np.empty(400)
+    for k in range(400):
+        s = np.exp(-0.1) * s + np.sqrt((1 - np.exp(-0.2)) / 2) * rng.standard_normal() if k else np.sqrt(0.5) * rng.normal()
+        y[k] = s + 0.1 * rng.standard_normal()
+    fit = sid.fit_pem(
+        relaxation, sid.TimeSeries(0.1 * np.arange(400), None, y), {"a": 2.0}, objective="likelihood", progressbar=False,
+        predictor=sid.ExtendedKalman(Q="estimate", R="estimate"),
+    )  # fmt: skip
+    plain = np.sqrt(np.diag(np.linalg.inv(fit.target.evaluate(fit.x).information)))
+    assert fit.names[2] == "noise_y" and 1.0 <= fit.x_stderr[2] / plain[2] < 1.5
 
 
 @pytest.mark.slow

