@@ -14,11 +14,16 @@ import scipy
 
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.evidence import Estimate, importance
+from pm_sysid.sampling.smc.missed_modes import log_posterior
+from pm_sysid.sampling.smc.natural_units import NaturalUnits
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import normalised, systematic
+from pm_sysid.sampling.smc.seen_draws import of_prior
 
-#: Draws of a proposal for each draw that is wanted, most of them in all, and rounds of proposals.
-EACH, MOST, ROUNDS = 8, 40_000, 3
+#: Draws of a proposal for each draw that is wanted, most of them, and rounds of proposals.
+EACH, MOST, ROUNDS = 8, 40_000, 4
+#: Draws that proposals are fitted to, beside the particles.
+FITTED = 2000
 #: Part of the proposals that begin at the modes, each mode's least part of these, and how much wider than Laplace's they are.
 AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
 #: Degrees of freedom of the proposals, and effective share of their draws with which they are good enough.
@@ -99,25 +104,27 @@ def across_modes(
     rng : numpy.random.Generator
     """
     count = min(EACH * len(draws), MOST)
-    x, weights = draws, np.full(len(draws), 1 / len(draws))
+    units = NaturalUnits(target, np.zeros(target.size, dtype=bool))
+    # Particles, and what has been seen beside them: particles may have lost a part on the way.
+    x, seen = draws, of_prior(units)
     about = np.maximum(shares, LEAST)
     roots = WIDER * np.linalg.cholesky(covariances)
     for _ in range(ROUNDS):
-        around = Mixture.fit(x, weights, FREEDOM, rng)
+        if len(seen.z):
+            x = np.concatenate([draws, seen.picked(seen.tempered, min(len(draws), FITTED), rng)])
+        around = Mixture.fit(x, np.full(len(x), 1 / len(x)), FREEDOM, rng)
         proposal = Mixture(
             np.concatenate([AT_MODES * about / about.sum(), (1 - AT_MODES) * around.shares]),
             np.concatenate([points, around.means]),
             np.concatenate([roots, around.roots]),
             FREEDOM,
         )
-        x = proposal.draw(count, rng)
-        log_target = target.log_prior(x) + target.log_likelihood(x)
-        ratio = np.where(np.isnan(log_target), -np.inf, log_target) - proposal.logpdf(x)
-        estimate = importance(ratio)
-        if not np.isfinite(estimate.value):
+        z = proposal.draw(count, rng)
+        density = log_posterior(target, z)
+        seen = seen.with_draws(z, density, proposal.logpdf)
+        latest, estimate = importance(density - proposal.logpdf(z)), importance(seen.log_weights)
+        if not np.isfinite(latest.value):
             return None
-        if estimate.believable and estimate.efficiency >= EFFECTIVE:
-            return AcrossModes(x, ratio, proposal.nearest(x), estimate)
-        picked = systematic(normalised(ratio), min(len(draws), 2000), rng)
-        x, weights = np.concatenate([draws, x[picked]]), np.full(len(draws) + len(picked), 1 / (len(draws) + len(picked)))
+        if latest.believable and latest.efficiency >= EFFECTIVE and estimate.believable:
+            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), estimate)
     return None

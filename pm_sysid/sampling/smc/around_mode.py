@@ -7,7 +7,6 @@ drawn, the result has a doubt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from pm_sysid.compat import seeds_per_chain
 from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.likelihood.circular import no_wider_than_turn
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
-from pm_sysid.likelihood.prior_draws import draw_prior_and_mass
 from pm_sysid.likelihood.ridges import Ridges, ridges
 from pm_sysid.likelihood.target import Progress, Target
 from pm_sysid.progress import drawable
@@ -31,15 +29,15 @@ from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
 from pm_sysid.sampling.smc.missed_modes import log_posterior
 from pm_sysid.sampling.smc.moves import Moves, differences
 from pm_sysid.sampling.smc.particle_state import SequentialState
+from pm_sysid.sampling.smc.natural_units import NaturalUnits, positive_unknowns
 from pm_sysid.sampling.smc.proposals import Mixture, moments
-from pm_sysid.sampling.smc.resampling import effective_size, normalised, systematic
+from pm_sysid.sampling.smc.resampling import effective_size
+from pm_sysid.sampling.smc.seen_draws import Seen, of_prior
 from pm_sysid.sampling.smc.stages import stages
 
-type Density = Callable[[np.ndarray], np.ndarray]
-
-#: Standard deviation of a logarithm from which on the number itself is tried in its place; part of the best score below which
-#: units are given up; and a number that is nearly zero.
-UNCERTAIN, WORSE, TINY = 0.05, 0.2, 1e-300
+#: Standard deviation of a logarithm from which on the number itself is tried in its place, and part of the best score below
+#: which units are given up.
+UNCERTAIN, WORSE = 0.05, 0.2
 #: Degrees of freedom of the first proposals.
 FREEDOM = 3.0
 #: Weighted draws of a round, most rounds, the effective share of the draws with which they end if it comes twice in a row, and
@@ -65,12 +63,8 @@ ALWAYS = 1.1
 #: them walk on.
 LEAST_WALKED, MOST_WALKED, DRIFTING = 2, 10, 3.0
 STILL_SPREADING = "The draws still spread after many walks: the posterior is thin and curved, and a part of it may be missing."
-#: Draws of the prior beside the first proposals at most, and the likelihoods of a sample that they may cost.
-FROM_PRIOR, SAMPLES_FROM_PRIOR = 16_000, 5 * 10**6
 #: Effective draws of all proposals for each draw that is taken by their weights alone.
 EACH = 4
-#: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
-FOLLOWED = 20
 
 
 def sample_around_mode(
@@ -262,59 +256,7 @@ def changed(before: np.ndarray, after: np.ndarray) -> float:
 
     Draws that have walked are not independent of where they were, and differ less by chance than this says.
     """
-    return float(scipy.stats.ks_2samp(before, after).pvalue)
-
-
-class Seen(NamedTuple):
-    """Draws of all proposals so far, each weighted as a draw of the mixture of them all.
-
-    What lies far from the mode or behind a narrow neck is seen by few draws of a round. All that have seen it count.
-
-    Attributes
-    ----------
-    z : ndarray, shape (M, d)
-    log_density : ndarray, shape (M,)
-        Prior times likelihood.
-    log_proposal : ndarray, shape (M,)
-        Of all proposals, each by the number of its draws.
-    proposals : tuple of (int, callable)
-        Number of draws and log density of each.
-
-    Notes
-    -----
-    Source: Cornuet, Marin, Mira and Robert (2012), Adaptive Multiple Importance Sampling, Scandinavian Journal of Statistics
-    39, 798-812.
-    """
-
-    z: np.ndarray
-    log_density: np.ndarray
-    log_proposal: np.ndarray
-    proposals: tuple[tuple[int, Density], ...] = ()
-
-    @property
-    def log_weights(self) -> np.ndarray:
-        """Log weights (M,), whose mean is the evidence."""
-        with np.errstate(invalid="ignore"):
-            weights = self.log_density - self.log_proposal + np.log(len(self.z))
-        result: np.ndarray = np.where(self.log_density > -np.inf, weights, -np.inf)
-        return result
-
-    def with_draws(self, z: np.ndarray, log_density: np.ndarray, proposal: Density) -> Seen:
-        """These and draws (N, d) of one proposal more."""
-        proposals = (*self.proposals, (len(z), proposal))
-        before = np.logaddexp(self.log_proposal, np.log(len(z)) + proposal(self.z)) if len(self.z) else self.log_proposal
-        now = scipy.special.logsumexp([np.log(count) + density(z) for count, density in proposals], axis=0)
-        return Seen(
-            np.concatenate([self.z, z]),
-            np.concatenate([self.log_density, log_density]),
-            np.concatenate([before, now]),
-            proposals,
-        )
-
-    def picked(self, log_weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws (count, d) by some log weights (M,), which count alike."""
-        rows: np.ndarray = self.z[systematic(normalised(log_weights), count, rng)]
-        return rows
+    return float(scipy.stats.ks_2samp(before, after, method="asymp").pvalue)
 
 
 class Cloud(NamedTuple):
@@ -377,26 +319,8 @@ class Cloud(NamedTuple):
 
     def next(self, along: Ridges, rng: np.random.Generator) -> Cloud:
         """Draws of a mixture that is fitted to all before, so weighted that it follows no handful of them, and ridges."""
-        tempered = self.seen.log_weights
-        while effective_size(tempered) < FOLLOWED * self.z.shape[1] and np.ptp(tempered[tempered > -np.inf]) > 0:
-            tempered = tempered / 2
-        fitted = Mixture.fit(self.seen.picked(tempered, CLOUD, rng), np.full(CLOUD, 1 / CLOUD), FREEDOM, rng)
+        fitted = Mixture.fit(self.seen.picked(self.seen.tempered, CLOUD, rng), np.full(CLOUD, 1 / CLOUD), FREEDOM, rng)
         return Cloud.of(self.units, with_ridges(fitted, self.units, along), self.seen, rng)
-
-
-def seen_of_prior(units: NaturalUnits) -> Seen:
-    """Draws of the prior, as many as cost little; none where it cannot be drawn from."""
-    target = units.target
-    nothing = Seen(np.empty((0, target.size)), np.empty(0), np.empty(0))
-    count = min(FROM_PRIOR, SAMPLES_FROM_PRIOR // max(target.n_samples, 1))
-    if count < FOLLOWED * target.size:
-        return nothing
-    try:
-        x, mass = draw_prior_and_mass(target.coordinates, count, 0)
-    except (NotImplementedError, ValueError):
-        return nothing
-    z = units.natural(target.coordinates.wrapped(x))
-    return nothing.with_draws(z, log_posterior(units, z), lambda at: units.log_prior(at) - mass.log)
 
 
 def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture:
@@ -434,7 +358,7 @@ def _cloud(
         slope = np.where(units.logs, units.natural(point), 1.0)
         width = prior_width(units, np.random.default_rng(0))
         first = stretched(units.natural(point), slope * covariance * slope[:, None], width)
-        at.append(Cloud.of(units, with_ridges(first, units, along), seen_of_prior(units), rng))
+        at.append(Cloud.of(units, with_ridges(first, units, along), of_prior(units), rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):
         # Units in which proposals fit clearly worse are given up.
@@ -446,55 +370,3 @@ def _cloud(
         # The last one has seen most.
         best = latest if latest.enough or (not best.enough and latest.score > best.score) else best
     return best, False
-
-
-def positive_unknowns(target: Target) -> np.ndarray:
-    """Which coordinates (d,) of unconstrained space are logarithms."""
-    model, point = target.coordinates.model, target.coordinates.point
-    transforms = {model.rvs_to_values[rv]: model.rvs_to_transforms[rv] for rv in model.free_RVs}
-    return np.concatenate(
-        [np.full(np.size(point[v.name]), getattr(transforms[v], "name", "") == "log") for v in model.value_vars]
-    )
-
-
-@dataclass(frozen=True)
-class NaturalUnits:
-    """A target in whose coordinates some unknowns (``logs``) are what they are, and not their logarithms.
-
-    The logarithm of a damping that may be zero has a long tail and curved ridges with other logarithms; in natural units the
-    posterior ends at an edge.
-    """
-
-    target: Target
-    logs: np.ndarray
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.target, name)
-
-    def natural(self, x: np.ndarray) -> np.ndarray:
-        """Points (N, d) of unconstrained space in these units."""
-        return np.where(self.logs, np.exp(np.where(self.logs, x, 0.0)), x)
-
-    def unconstrained(self, z: np.ndarray) -> np.ndarray:
-        """Points (N, d) in unconstrained space; of impossible ones those with the other sign."""
-        return np.where(self.logs, np.log(np.maximum(np.abs(z), TINY)), z)
-
-    def log_prior(self, z: np.ndarray) -> np.ndarray:
-        """Log prior density (N,) in these units."""
-        x = self.unconstrained(z)
-        possible = np.all((z > 0) | ~self.logs, axis=1)
-        return np.where(possible, self.target.log_prior(x) - x[:, self.logs].sum(axis=1), -np.inf)
-
-    def log_likelihood(self, z: np.ndarray) -> np.ndarray:
-        """Log-likelihood (N,)."""
-        return self.target.log_likelihood(self.unconstrained(z))
-
-    def start(self, z: np.ndarray, edges: Any, **options: Any) -> tuple[np.ndarray, Progress]:
-        """As :meth:`Target.start`."""
-        return self.target.start(self.unconstrained(z), edges, **options)
-
-    def advance(self, z: np.ndarray, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
-        """As :meth:`Target.advance`."""
-        return self.target.advance(self.unconstrained(z), edges, progress)

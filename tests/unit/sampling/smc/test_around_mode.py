@@ -16,16 +16,15 @@ import pm_sysid as sid
 from pm_sysid.likelihood.ridges import Ridges
 from pm_sysid.sampling.smc import around_mode
 from pm_sysid.sampling.smc.around_mode import (
-    NaturalUnits,
     drift,
     log_posterior,
     missed_tail,
-    positive_unknowns,
     prior_width,
     sample_around_mode,
     stretched,
     with_ridges,
 )
+from pm_sysid.sampling.smc.natural_units import NaturalUnits, positive_unknowns
 from pm_sysid.sampling.smc.stages import final, stages
 
 X = np.linspace(-1, 1, 40)
@@ -86,6 +85,41 @@ def test_a_thin_curve_is_drawn_along_its_whole_length(kind: str) -> None:
     v, found = idata.posterior["v"].values, sid.log_evidence(idata)
     assert abs(v.mean() - mean) < 0.1 * sd and 0.92 < v.std() / sd < 1.08
     assert abs(found.value - evidence) < 4 * found.error < 0.3
+
+
+@pytest.mark.slow
+def test_a_branch_behind_a_narrow_neck_is_drawn() -> None:
+    """A breakpoint near zero makes one of two stiffnesses: 3 % of the mass, which no proposal about the mode reaches.
+
+    A spring of stiffness k1 whose motion, with an amplitude of one, never reaches the breakpoint d, beyond which k2 is added.
+    Near d = 0 the sum counts alone. Against quadrature over a grid, by the static force at eight places.
+    """
+    z, std = np.linspace(0.3, 1.0, 8), 0.02
+
+    def force(k1: Any, k2: Any, d: Any, top: Any) -> Any:
+        return k1 * z + k2 * top(z - d, 0.0)
+
+    with pm.Model() as model:
+        k1, k2, d = pm.LogNormal("k1", 0.5, 1.0), pm.LogNormal("k2", 0.0, 1.5), pm.Uniform("d", 0.0, 4.0)
+        pm.Normal("y", force(k1, k2, d, pm.math.maximum), std, observed=2.0 * z)
+    a, b = (np.linspace(-8.0, 1.5, 1200)[:, None, None, None], np.linspace(-8.0, 3.0, 500)[:, None, None])
+    near = np.geomspace(1e-4, 1.0, 300)
+    exact = np.zeros(3)
+    for c, width in zip(np.append(near, 2.5), np.append(np.gradient(near), 3.0), strict=True):
+        miss = force(np.exp(a), np.exp(b), c, np.maximum) - 2.0 * z
+        at = np.exp(norm.logpdf(miss, 0, std).sum(axis=-1) + norm.logpdf(a[..., 0], 0.5) + norm.logpdf(b[..., 0], 0, 1.5))
+        mass = width / 4.0 * at.sum() * 9.5 / 1199 * 11.0 / 499
+        exact += np.array([mass, mass * (c < 0.2), width / 4.0 * at[np.exp(a[:, 0, 0, 0]) < 1.5].sum() * 9.5 / 1199 * 11.0 / 499])
+    mode = sid.find_mode(model, random_seed=1, progressbar=False)
+    near_zero, soft, z_scores = [], [], []
+    for seed in range(5):
+        settings = {"model": model, "chains": 2, "random_seed": seed, "progressbar": False}
+        idata = sample_around_mode(mode.point, mode.covariance, 500, **settings)
+        near_zero.append(float((idata.posterior["d"] < 0.2).mean()))
+        soft.append(float((idata.posterior["k1"] < 1.5).mean()))
+        found = sid.log_evidence(idata)
+        z_scores.append((found.value - np.log(exact[0])) / found.error)
+    print(exact / exact[0], near_zero, soft, z_scores)
 
 
 def test_a_point_on_a_ridge_that_is_zero_in_natural_units_is_left_out() -> None:

@@ -1,0 +1,96 @@
+"""Draws of several proposals that follow each other, each weighted as a draw of the mixture of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from pm_sysid.likelihood.prior_draws import draw_prior_and_mass
+from pm_sysid.sampling.smc.missed_modes import log_posterior
+from pm_sysid.sampling.smc.natural_units import NaturalUnits
+from pm_sysid.sampling.smc.resampling import effective_size, normalised, systematic
+
+#: Draws of the prior at most, and the likelihoods of a sample that they may cost.
+FROM_PRIOR, SAMPLES = 16_000, 5 * 10**6
+#: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
+FOLLOWED = 20
+
+type Density = Callable[[np.ndarray], np.ndarray]
+
+
+class Seen(NamedTuple):
+    """Draws of all proposals so far, each weighted as a draw of the mixture of them all.
+
+    What lies far from the mode or behind a narrow neck is seen by few draws of a round. All that have seen it count.
+
+    Attributes
+    ----------
+    z : ndarray, shape (M, d)
+    log_density : ndarray, shape (M,)
+        Prior times likelihood.
+    log_proposal : ndarray, shape (M,)
+        Of all proposals, each by the number of its draws.
+    proposals : tuple of (int, callable)
+        Number of draws and log density of each.
+
+    Notes
+    -----
+    Source: Cornuet, Marin, Mira and Robert (2012), Adaptive Multiple Importance Sampling, Scandinavian Journal of Statistics
+    39, 798-812.
+    """
+
+    z: np.ndarray
+    log_density: np.ndarray
+    log_proposal: np.ndarray
+    proposals: tuple[tuple[int, Density], ...] = ()
+
+    @property
+    def log_weights(self) -> np.ndarray:
+        """Log weights (M,), whose mean is the evidence."""
+        with np.errstate(invalid="ignore"):
+            weights = self.log_density - self.log_proposal + np.log(len(self.z))
+        result: np.ndarray = np.where(self.log_density > -np.inf, weights, -np.inf)
+        return result
+
+    @property
+    def tempered(self) -> np.ndarray:
+        """Log weights (M,) so tempered that a proposal fitted to them follows no handful of draws."""
+        weights = self.log_weights
+        while effective_size(weights) < FOLLOWED * self.z.shape[1] and np.ptp(weights[weights > -np.inf]) > 0:
+            weights = weights / 2
+        return weights
+
+    def with_draws(self, z: np.ndarray, log_density: np.ndarray, proposal: Density) -> Seen:
+        """These and draws (N, d) of one proposal more."""
+        proposals = (*self.proposals, (len(z), proposal))
+        before = np.logaddexp(self.log_proposal, np.log(len(z)) + proposal(self.z)) if len(self.z) else self.log_proposal
+        now = scipy.special.logsumexp([np.log(count) + density(z) for count, density in proposals], axis=0)
+        return Seen(
+            np.concatenate([self.z, z]),
+            np.concatenate([self.log_density, log_density]),
+            np.concatenate([before, now]),
+            proposals,
+        )
+
+    def picked(self, log_weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws (count, d) by some log weights (M,), which count alike."""
+        rows: np.ndarray = self.z[systematic(normalised(log_weights), count, rng)]
+        return rows
+
+
+def of_prior(units: NaturalUnits) -> Seen:
+    """Draws of the prior, as many as cost little; none where it cannot be drawn from."""
+    target = units.target
+    nothing = Seen(np.empty((0, target.size)), np.empty(0), np.empty(0))
+    count = min(FROM_PRIOR, SAMPLES // max(target.n_samples, 1))
+    if count < FOLLOWED * target.size:
+        return nothing
+    try:
+        x, mass = draw_prior_and_mass(target.coordinates, count, 0)
+    except (NotImplementedError, ValueError):
+        return nothing
+    z = units.natural(target.coordinates.wrapped(x))
+    return nothing.with_draws(z, log_posterior(units, z), lambda at: units.log_prior(at) - mass.log)
