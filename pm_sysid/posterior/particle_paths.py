@@ -130,8 +130,8 @@ class PathSampler:
             found = paths(way, particles)
         if found is None or self._near(found) > UNKNOWN:
             said = (
-                "whether that makes them wrong could not be measured: too few particles follow the record. Look at a shorter part "
-                "of it."
+                "whether that makes the bands of its states wrong could not be measured, since too few particles follow the "
+                "record. Look at a shorter part of it."
             )
             return none._replace(said=said, problem=True)
         found = paths(way, particles, MOST_PATHS) or found

@@ -67,8 +67,8 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
     Outputs are linearised at the smoothed mean. Where the filter linearises about processes, particles at a few draws say
     whether the bands are right, as in :func:`sample_states`; the attribute ``processes`` says what was found.
 
-    Source: the Rauch-Tung-Striebel smoother in square-root form (Rauch, Tung and Striebel 1965; Park and Kailath 1995), for ODEs
-    Tronarp, Kersting, Sarkka and Hennig (2019), Kraemer and Hennig (2020); the initial state after de Jong (1991).
+    Source: the Rauch-Tung-Striebel smoother in square-root form (Rauch, Tung and Striebel 1965; Park and Kailath 1995), for
+    ODEs Tronarp, Kersting, Sarkka and Hennig (2019), Kraemer and Hennig (2020); the initial state after de Jong (1991).
 
     Examples
     --------
