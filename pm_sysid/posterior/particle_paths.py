@@ -27,6 +27,9 @@ TOLERATED, TOLERATED_PART, SURE, PARTS = 1.25, 1.6, 4.5, 8
 SEEN = 0.1
 #: Runge-Kutta steps in a sampling interval up to which particles can follow.
 STIFF = 64
+#: Most samples that particles follow for a comparison; of longer records the first ones, of which the first half is compared,
+#: since what comes later has its say at the end.
+LONG = 400
 #: Half of the width of a 90 % band, in standard deviations.
 BAND = 1.645
 #: A standard deviation below this part of the largest over the record is that of a state that is known; and so is one of
@@ -112,45 +115,50 @@ class PathSampler:
         substeps = self.filters.substeps(sets)
         if substeps > STIFF:
             return none._replace(said=f"not compared: particles would take {substeps} steps in a sampling interval.")
-        cost = substeps * sum(self.lengths) * len(sets.params)  # of a particle of a path at each draw
-
-        prepared = {led: self._prepared(sets, led, substeps) for led in (True, False)}
+        share = min(1.0, LONG / sum(self.lengths))
+        lengths = [max(1, round(share * n)) for n in self.lengths]
+        cost = substeps * sum(lengths) * len(sets.params)  # of a particle of a path at each draw
+        prepared = {led: self._prepared(sets, led, substeps, lengths) for led in (True, False)}
 
         def paths(led: bool, particles: int, most: int = PATHS) -> Paths | None:
             count = int(np.clip(MOST_STEPS // (cost * particles), FEWEST_PATHS, most))
             ready = prepared[led]
             return None if ready is None else ready.paths(len(sets.params), particles, count)
 
+        def near(found: Paths) -> float:
+            return found.noise * float(np.sqrt(min(1.0, NEAR / sum(lengths))))
+
         particles = FIRST
-        led, free = paths(True, particles), paths(False, MORE * particles)
+        more = MORE * FIRST if MORE * FIRST * cost * FEWEST_PATHS <= MOST_STEPS else FIRST
+        led, free = paths(True, particles), paths(False, more)
         way = led is not None and (free is None or not better(free, led))
-        found, particles = (led, particles) if way else (free, MORE * particles)
-        while found is not None and self._near(found) > QUIET and MORE * particles * cost * FEWEST_PATHS <= MOST_STEPS:
+        found, particles = (led, particles) if way else (free, more)
+        while found is not None and near(found) > QUIET and MORE * particles * cost * FEWEST_PATHS <= MOST_STEPS:
             particles *= MORE
             found = paths(way, particles)
-        if found is None or self._near(found) > UNKNOWN:
+        if found is None or near(found) > UNKNOWN:
             said = (
                 "whether that makes the bands of its states wrong could not be measured, since too few particles follow the "
                 "record. Look at a shorter part of it."
             )
             return none._replace(said=said, problem=True)
         found = paths(way, particles, MOST_PATHS) or found
-        ratio, wrong = deviation(found.z, sets.smoothed, sets.smoothed_std)
+        compared = [n if share >= 1 else max(1, n // 2) for n in lengths]
+        z = found.z[:, :, _first(lengths, compared)]
+        mean, std = (v[:, _first(self.lengths, compared)] for v in (sets.smoothed, sets.smoothed_std))
+        part = "" if share >= 1 else f" (compared at the first {sum(compared)} samples)"
+        ratio, wrong = deviation(z, mean, std)
         if not wrong:
-            return none._replace(said="linearised: paths by particles lie in the same bands.")
-        distance = np.abs(scaled(found.z, sets.smoothed, sets.smoothed_std))
+            return none._replace(said=f"linearised: paths by particles lie in the same bands{part}.")
+        distance = np.abs(scaled(z, mean, std))
         inside = 100 * float(np.nanmean(np.where(np.isnan(distance), np.nan, distance < BAND)))
         size = f"{'only ' if ratio < 1 else 'up to '}{np.sqrt(ratio):.2g} times as far from its mean as it says"
-        said = f"its 90 % bands hold {inside:.0f} % of the states by particles, and parts of the record are {size}"
+        said = f"its 90 % bands hold {inside:.0f} % of the states by particles, and parts of the record are {size}{part}"
         return Judged(int(np.clip(particles, LEAST_PARTICLES, MOST_PARTICLES)), way, substeps, said)
 
-    def _near(self, found: Paths) -> float:
-        """Standard error of the log-likelihood of the samples near one."""
-        return found.noise * float(np.sqrt(min(1.0, NEAR / sum(self.lengths))))
-
-    def _prepared(self, sets: Sets, led: bool, substeps: int) -> Prepared | None:
+    def _prepared(self, sets: Sets, led: bool, substeps: int, lengths: Sequence[int] | None = None) -> Prepared | None:
         """What moves particles, and leads them if it can: None where the linearisation cannot."""
-        motions = self.filters.motions(sets, substeps, self.lengths)
+        motions = self.filters.motions(sets, substeps, lengths or self.lengths)
         guided: Sequence[list[Guide] | None] = self.filters.guides(motions, sets) if led else [None] * len(motions)
         return None if led and any(guide is None for guide in guided) else Prepared(motions, guided)
 
@@ -178,6 +186,12 @@ class PathSampler:
             assert ready is not None  # nothing leads
             paths[kept] = ready.drawn(judged.particles, own, np.arange(len(kept)))[0]
         return list(zip(sets.params, paths, strict=True))
+
+
+def _first(lengths: Sequence[int], some: Sequence[int]) -> np.ndarray:
+    """Places of the first samples of each of several records that follow each other."""
+    starts = np.cumsum([0, *lengths[:-1]])
+    return np.concatenate([start + np.arange(n) for start, n in zip(starts, some, strict=True)])
 
 
 def better(free: Paths, led: Paths) -> bool:

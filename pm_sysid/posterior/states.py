@@ -146,11 +146,12 @@ def sample_states(
     Backward sampling through the factors of the square-root Rauch-Tung-Striebel recursion; sources as for :func:`smooth`.
 
     A filter with processes (``latent``, ``varying``, ``coloured``) linearises about their mean, unless system and sensors are
-    linear and Gaussian. Then particle filters at four draws first say whether that matters to the states. Where it does by more
-    than chance, each path is that of one particle out of up to 256 that follow the record at its draw, with its ancestors
-    (Kitagawa 1996, Monte Carlo filter and smoother for non-Gaussian nonlinear state space models); a path then takes about a
-    hundred times longer, and ``draws=`` says how many are enough. The attribute ``processes`` says what was found. Nothing is
-    compared where the system is stiff, or its uncertain initial state is tied by relations.
+    linear and Gaussian. Then particle filters at four draws first say whether that matters to the states (of long records, at
+    the first samples). Where it does by more than chance, each path is that of one particle, with its ancestors, out of up to
+    256 that follow the record at its draw (Kitagawa 1996, Monte Carlo filter and smoother for non-Gaussian nonlinear state
+    space models). A path then takes about a hundred times longer, and ``draws=`` says how many are enough. The attribute
+    ``processes`` says what was found. Nothing is compared where the system is stiff, or its uncertain initial state is tied
+    by relations.
 
     Examples
     --------

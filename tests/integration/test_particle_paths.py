@@ -159,3 +159,23 @@ def _linear_steps(filters: ParticleFilter, count: int) -> np.ndarray:
     """Standard deviations of the steps of paths by the smoother."""
     paths = [filters.passes.path([np.array(1.0)], np.random.default_rng(k))["states"][:, 0] for k in range(count)]
     return np.diff(np.array(paths), axis=1).std(axis=0)
+
+
+def test_of_long_records_the_first_samples_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pm_sysid.posterior.particle_paths.LONG", 12)
+    with model(SQUARE, squared()) as built, pytest.warns(UserWarning, match="compared at the first 6 samples"):
+        sid.smooth(draws(4), model=built)
+    y = 0.5 * force(2) + NOISE * np.random.default_rng(2).standard_normal(N)
+    assert "same bands (compared at the first 6 samples)" in sid.smooth(draws(4), model=model(MILD, y)).attrs["processes"]
+
+
+def test_several_records_follow_each_other() -> None:
+    with pm.Model() as built:
+        records = [sid.TimeSeries(np.arange(n) * DT, None, squared(seed)[:n]) for seed, n in ((1, 10), (2, 8))]
+        latent = {"d": sid.OU(scale=1.0, length=1.0)}
+        a = pm.LogNormal("a", 0.0, 0.2)
+        sid.ODEFilter("y", SQUARE, records, {"a": a}, noise=NOISE, x0=0.0, latent=latent, substeps=4)
+    found = sid.sample_states(draws(40), model=built, random_seed=1)
+    assert "bands hold" in found.attrs["processes"] and found.sizes["time"] == 18 and np.isfinite(found["states"]).all()
+    error = found["outputs"].mean(("chain", "draw"))[:, 0] - found["measured"][:, 0]
+    assert float(np.abs(error).max()) < 4 * NOISE
