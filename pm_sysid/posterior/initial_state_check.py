@@ -17,8 +17,8 @@ from pm_sysid.environment import compiling
 from pm_sysid.idata import points_of, posterior_of, thinned
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
+from pm_sysid.posterior.passes import Passes
 from pm_sysid.posterior.reweighting import Reweighted, reweighted
-from pm_sysid.posterior.states import Passes
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.sampling.smc.resampling import bisect
 from pm_sysid.solve.filter_graph import Problem

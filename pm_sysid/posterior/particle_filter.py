@@ -20,7 +20,7 @@ import pytensor.tensor as pt
 import scipy
 
 from pm_sysid.likelihood.filter_view import FilterView
-from pm_sysid.posterior.states import Passes
+from pm_sysid.posterior.passes import Passes
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
@@ -40,6 +40,8 @@ RESAMPLED = 0.5
 DEFENCE, LEAST = 1 / 16, 5.0
 #: Most particles that are moved at once, so that they stay in a processor's cache.
 AT_ONCE = 2**16
+#: Most numbers of particles that are kept, from which paths are read back.
+KEPT = 2**25
 #: A kernel's outputs of one sample.
 EDGES = np.array([0, 1])
 #: Differences that slopes of the equations and curvatures of log-densities are taken over, in standard deviations of the
@@ -51,7 +53,7 @@ class Sets(NamedTuple):
     """What a filter depends on at D draws, and what it says there.
 
     Parameters (D, R, P), means and standard deviations of the initial states (D, R, n_x), noise (D, R, n); smoothed states and
-    processes (D, T, n) at all samples; log-likelihood (D, T).
+    processes (D, T, n) at all samples, and their standard deviations; log-likelihood (D, T).
     """
 
     params: np.ndarray
@@ -59,6 +61,7 @@ class Sets(NamedTuple):
     x0_std: np.ndarray
     noise: np.ndarray
     smoothed: np.ndarray
+    smoothed_std: np.ndarray
     linearised: np.ndarray
 
 
@@ -69,13 +72,15 @@ class ParticleFilter:
     ----------
     view : FilterView
         A filter with processes.
+    passes : Passes, optional
+        Its smoother, if that has been compiled already.
     """
 
-    def __init__(self, view: FilterView) -> None:
+    def __init__(self, view: FilterView, passes: Passes | None = None) -> None:
         self.view, self.system = view, view.system
         self.records: Sequence[TimeSeries] = view.records()
         self.first = np.cumsum([0, *map(len, self.records)])
-        self.passes = Passes(view)
+        self.passes = passes or Passes(view)
         loglik, _ = view.problem.run(view.y, view.unknowns, view.data)
         unknowns = view.unknowns
         wanted = [unknowns.params, unknowns.x0, unknowns.x0_std, unknowns.noise, pt.sum(loglik, axis=1)]
@@ -84,12 +89,15 @@ class ParticleFilter:
 
     def sets(self, points: Sequence[Sequence[np.ndarray]]) -> Sets:
         """What the filter depends on at points: values of all free variables of the model, in its order."""
+        return self.own_sets([[point[i] for i in self.order] for point in points])
+
+    def own_sets(self, points: Sequence[list[np.ndarray]]) -> Sets:
+        """The same at values of the free variables of the filter."""
         n, found = len(self.records), []
-        for point in points:
-            own = [point[i] for i in self.order]
+        for own in points:
             params, x0, x0_std, noise, linearised = (np.asarray(v, dtype=float) for v in self.known(*own))
             params, noise = (np.broadcast_to(v, (n, v.shape[-1])) for v in (params, noise))
-            found.append((params, x0, x0_std, noise, self.passes.smoothed(own), linearised))
+            found.append((params, x0, x0_std, noise, *self.passes.smoothed(own), linearised))
         return Sets(*(np.array(column) for column in zip(*found, strict=True)))
 
     def substeps(self, sets: Sets) -> int:
@@ -292,12 +300,77 @@ def log_likelihood(
     return np.concatenate([_estimates(motion, guided, part, particles, rng) for part in parts])
 
 
+def drawn_paths(
+    motion: Motion, guided: Sequence[Guide] | None, which: np.ndarray, particles: int, rngs: Sequence[np.random.Generator]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Paths (N, T, n) of states and processes given a record, and estimates (N,) of its log-likelihood.
+
+    Each is that of one particle out of so many, drawn by their weights at the end, with its ancestors. It depends on its own
+    generator alone, whatever others are drawn with it. NaN where no particle explains the record.
+    """
+    n, length = motion.start.shape[1], len(motion.y)
+    at_once = max(1, min(AT_ONCE, KEPT // (length * (n + 1))) // particles)
+    paths, totals = np.empty((len(which), length, n)), np.empty(len(which))
+    for first in range(0, len(which), at_once):
+        part = slice(first, first + at_once)
+        history: list[tuple[np.ndarray, np.ndarray]] = []
+        streams = Streams(rngs[part])
+        log_weights = _followed(motion, guided, which[part], particles, streams, history)
+        totals[part] = scipy.special.logsumexp(log_weights, axis=1) - np.log(particles)
+        weights = np.cumsum(np.exp(log_weights - log_weights.max(axis=1, keepdims=True)), axis=1)
+        arrows = streams.random((len(weights), 1)) * weights[:, -1:]
+        one = np.minimum(np.sum(weights <= arrows, axis=1), particles - 1)[:, None]
+        for i in range(length - 1, -1, -1):
+            z, chosen = history.pop()
+            one = np.take_along_axis(chosen, one, axis=1)
+            paths[part, i] = np.take_along_axis(z, one[..., None], axis=1)[:, 0]
+    paths[~np.isfinite(totals)] = np.nan
+    return paths, totals
+
+
+class Streams:
+    """Random numbers of which each row has a generator of its own."""
+
+    def __init__(self, rngs: Sequence[np.random.Generator]) -> None:
+        self.rngs = rngs
+
+    def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Standard normal numbers, one row for each generator."""
+        return np.stack([rng.standard_normal(shape[1:]) for rng in self.rngs])
+
+    def random(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Numbers from zero to one, one row for each generator."""
+        return np.stack([rng.random(shape[1:]) for rng in self.rngs])
+
+    def only(self, rows: np.ndarray) -> Streams:
+        """The generators of some rows."""
+        return Streams([rng for rng, kept in zip(self.rngs, rows, strict=True) if kept])
+
+
 def _estimates(
     motion: Motion, guided: Sequence[Guide] | None, which: np.ndarray, particles: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Estimates for draws whose particles are moved at once."""
+    log_weights = _followed(motion, guided, which, particles, rng)
+    total: np.ndarray = scipy.special.logsumexp(log_weights, axis=1) - np.log(particles)
+    return total
+
+
+def _followed(
+    motion: Motion,
+    guided: Sequence[Guide] | None,
+    which: np.ndarray,
+    particles: int,
+    rng: np.random.Generator | Streams,
+    history: list[tuple[np.ndarray, np.ndarray]] | None = None,
+) -> np.ndarray:
+    """Log-weights (N, particles) at the end of a record.
+
+    A history gets the states and processes of all particles at each sample, and which of them went on.
+    """
     shape = len(which), particles
     z, log_weights, ahead = np.zeros((*shape, 0)), np.zeros(shape), np.zeros(shape)
+    everyone = np.broadcast_to(np.arange(particles), shape)
     for i in range(len(motion.y)):
         kicks = rng.standard_normal((*shape, motion.n_kicks(i)))
         if guided is not None:
@@ -312,17 +385,19 @@ def _estimates(
         promise = log_weights + ahead
         few = effective_size(promise.T) < RESAMPLED * particles
         few &= promise.max(axis=1) > -np.inf
+        before, chosen = z, everyone
         if few.any():
             mean = scipy.special.logsumexp(promise, axis=1, keepdims=True) - np.log(particles)
             chosen = _resampled(np.exp(promise[few] - mean[few]), few, rng)
             z, ahead = np.take_along_axis(z, chosen[..., None], axis=1), np.take_along_axis(ahead, chosen, axis=1)
             log_weights = np.where(few[:, None], mean - ahead, log_weights)
-    total: np.ndarray = scipy.special.logsumexp(log_weights, axis=1) - np.log(particles)
-    return total
+        if history is not None:
+            history.append((before, chosen))
+    return log_weights
 
 
 def _guided(
-    guide: Guide, distance: np.ndarray, kicks: np.ndarray, which: np.ndarray, rng: np.random.Generator
+    guide: Guide, distance: np.ndarray, kicks: np.ndarray, which: np.ndarray, rng: np.random.Generator | Streams
 ) -> tuple[np.ndarray, np.ndarray]:
     """Random numbers that lead where the measurements say, by those of the prior, and the log-ratio of both densities.
 
@@ -364,14 +439,15 @@ def _ahead(guided: Sequence[Guide], sample: int, z: np.ndarray, which: np.ndarra
     return np.maximum(log, log.max(axis=1, keepdims=True) - LEAST)  # type: ignore[no-any-return]
 
 
-def _resampled(weights: np.ndarray, few: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _resampled(weights: np.ndarray, few: np.ndarray, rng: np.random.Generator | Streams) -> np.ndarray:
     """Indices (N, particles) of particles after systematic resampling of the rows of which few count, by their ``weights``."""
     n, particles = len(few), weights.shape[1]
     chosen = np.tile(np.arange(particles), (n, 1))
     offset = np.arange(len(weights))[:, None]
     rows = np.cumsum(weights, axis=1)
     rows = rows / rows[:, -1:] + offset  # all rows one after the other: one search for all
-    arrows = (rng.random((len(rows), 1)) + np.arange(particles)) / particles + offset
+    own = rng.only(few) if isinstance(rng, Streams) else rng
+    arrows = (own.random((len(rows), 1)) + np.arange(particles)) / particles + offset
     found = np.searchsorted(rows.ravel(), arrows.ravel()).reshape(arrows.shape) - particles * offset
     chosen[few] = np.minimum(found, particles - 1)
     return chosen

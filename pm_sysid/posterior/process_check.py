@@ -141,18 +141,26 @@ class ProcessCheck(Reweighted):
     @property
     def verdict(self) -> str:
         """What it means, in a sentence or two."""
-        part = f" (from the first {self.share:.0%} of the samples)" if self.share < 1 else ""
-        evidence = f"The log evidence would change by {self.evidence:+.2g} ± {self.evidence_error:.1g}{part}."
+        change = f"{self.evidence:+.0f}" if abs(self.evidence) >= 100 else f"{self.evidence:+.2g}"
+        evidence = f"The log evidence would change by {change} ± {self.evidence_error:.1g}.{self._part}"
         instead = "With the processes integrated out by particles, and not linearised,"
         if self.biased or (self.known and not self.incomparable):
             return f"{self.said(instead, 'the linearisation', REMEDY)} {evidence}"
         if self.incomparable:
             return f"{instead} the log evidence would be another one: do not compare this model with others by it. {evidence}"
         return (
-            f"What linearising about the processes costs is not known well: too few particles could be followed{part}. The "
+            f"What linearising about the processes costs is not known well: too few particles could be followed. The "
             f"means are known to {max(self.shift_error.values()):.1g} posterior standard deviations, the log evidence to "
-            f"{self.error:.1g}."
+            f"{self.error:.1g}.{self._part}"
         )
+
+    @property
+    def _part(self) -> str:
+        """What numbers are of, where a record is too long for all of it."""
+        if self.share >= 1:
+            return ""
+        first = f"The record is long, and only the first {100 * self.share:.0f} % of its samples were measured"
+        return f" {first}: the numbers hold for all of it if the others are like these."
 
     @property
     def error(self) -> float:

@@ -397,7 +397,10 @@ class Study:
         except ValueError as error:
             self.verdicts.append(Verdict("look", f"What linearising about {about} costs is not known: {error}"))
             return Paragraph(str(error), "warning")
-        self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
+        # What a sampler has against its draws stands among the verdicts already, and what was measured now stands here. Of
+        # several filters it does not say which of them it means.
+        if check.level != "bad" or len(self.records) > 1 or not verdicts.told_before(self.idata, check.verdict):
+            self.verdicts.append(Verdict(check.level, check.verdict))  # type: ignore[arg-type]
         return Listed(_which_filter(about.removeprefix("the ").capitalize(), name, self.records), _sentences(check))
 
     def _validation(self) -> list[Block]:

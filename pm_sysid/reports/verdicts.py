@@ -139,8 +139,9 @@ TABLE = (
     ),
     (
         "with a process inferred",
-        f"error of the outputs above {NOISE_ONLY:g} times the noise (above {SMALL:g}, or fit below {POOR_FIT:g} %: problem); "
-        f"innovations are no noise; or the known inputs alone explain less than {POOR_FIT:g} %",
+        f"error of the outputs above {NOISE_ONLY:g} times the noise (above {SMALL:g}: problem); fit below {POOR_FIT:g} % "
+        "(problem, unless the error is as large as the noise and innovations are noise); innovations are no noise; or the "
+        f"known inputs alone explain less than {POOR_FIT:g} %",
         "another process or structure; a record in which the known inputs do more",
     ),
     (
@@ -216,6 +217,16 @@ def distrust(idata: Any) -> str:
     return "" if int(attrs.get("trusted", 1)) else str(attrs.get("verdict", "These draws cannot be trusted."))
 
 
+def told_before(idata: Any, text: str) -> bool:
+    """Whether a sampler has said the same against its draws or their evidence, with numbers of its own perhaps.
+
+    What is found by weighting draws begins with what the other likelihood is.
+    """
+    statistics = idata.get("sample_stats") if isinstance(idata, xr.DataTree) else None
+    doubt = "" if statistics is None else str(statistics.attrs.get("doubt", ""))
+    return text.split(",")[0] in f"{distrust(idata)} {doubt}"
+
+
 def _statistics(idata: Any) -> Iterator[Verdict]:
     node = idata.get("sample_stats") if isinstance(idata, xr.DataTree) else None
     if node is None:
@@ -237,7 +248,9 @@ def _of_evidence(idata: Any) -> Iterator[Verdict]:
     evidence = log_evidence(idata)
     text = f"The log evidence is {evidence.value:.2f} ± {evidence.error:.2g}"
     if evidence.doubt:
-        yield Verdict("bad", f"{text}, and cannot be trusted: {evidence.doubt}")
+        told = evidence.doubt in distrust(idata)
+        why = "see what sid.sample says of these draws." if told else evidence.doubt
+        yield Verdict("bad", f"{text}, and cannot be trusted: {why}")
     elif np.isnan(evidence.error):
         yield Verdict("look", f"The log evidence is {evidence.value:.2f} from one chain; several say how exact it is.")
     elif evidence.error > EVIDENCE_ERROR:
@@ -503,10 +516,20 @@ def inferred(
     """
     fit, ahead, alone = fits
     text = f"{what}, {output}: with {unknown} inferred from it, fit {fit:.1f} %; one sample ahead {ahead:.1f} %"
-    if error >= NOISE_ONLY or not fit > POOR_FIT:
+    poor = not fit > POOR_FIT
+    if poor and error < NOISE_ONLY and not colour:
+        text = f"{text}; the error is {error:.3g} times the noise, which is most of the measurement"
+        if colour is None:
+            return Verdict("look", f"{text}; whether what is left is noise cannot be tested (too few samples).")
+        said = (
+            "what is left is noise, so that this is as near as such a noise allows. If that size of the noise is known from "
+            "elsewhere, the record cannot say more; if not, measure the noise by itself, or doubt the structure"
+        )
+        return Verdict("look", f"{text}: {said}.")
+    if error >= NOISE_ONLY or poor:
         size = f"; the error is {error:.3g} times the noise" if np.isfinite(error) else ""
         said = f"{text}{size}: the structure is wrong, or the process too small or too smooth."
-        return Verdict("bad" if error >= SMALL or not fit > POOR_FIT else "look", said)
+        return Verdict("bad" if error >= SMALL or poor else "look", said)
     if colour:
         return Verdict("look", f"{text}, but what is left {colour}: a process explains much, and even so something is missing.")
     if not alone > POOR_FIT:

@@ -177,7 +177,11 @@ def test_an_evidence_that_its_sampler_doubts_is_not_called_good(doubt: str, expe
         (0.8, (99.0, 95.0, 80.0), None, "look"),
         (2.0, (97.0, 95.0, 80.0), "", "look"),
         (5.0, (97.0, 95.0, 80.0), "", "bad"),
-        (0.8, (30.0, 20.0, 80.0), "", "bad"),  # the noise does it all
+        (0.8, (30.0, 20.0, 80.0), "", "look"),  # the noise is most of it
+        (0.8, (30.0, 20.0, 80.0), None, "look"),
+        (0.8, (30.0, 20.0, 80.0), "is not white", "bad"),  # a noise that has taken up what the structure lacks
+        (1.3, (30.0, 20.0, 80.0), "", "bad"),
+        (np.nan, (30.0, 20.0, 80.0), "", "bad"),
         (np.nan, (99.0, 95.0, np.nan), "", "look"),
     ],
 )
@@ -250,3 +254,22 @@ def test_what_speaks_against_draws_is_repeated_where_they_are_read() -> None:
     tree.attrs.update(trusted=0, verdict="These draws cannot be trusted. There are 2 modes.")
     first, *_ = verdicts.sampling(tree, found(1.0, 1000.0))
     assert first == verdicts.Verdict("bad", "sid.sample: These draws cannot be trusted. There are 2 modes.")
+
+
+def test_a_fit_that_is_as_good_as_the_noise_allows_is_not_called_wrong() -> None:
+    """With noise of half of the output, 49.8 % was called a wrong structure, though the error was the noise."""
+    text = verdicts.inferred("record", "y", "d", 0.975, (49.8, 48.0, 45.0), "").text
+    assert "structure is wrong" not in text and "as near as such a noise allows" in text and "0.975 times the noise" in text
+
+
+def test_what_linearising_costs_is_said_once() -> None:
+    reason = "With the processes integrated out by particles, and not linearised, the mean of a would move by 1.2."
+    now = "With the processes integrated out by particles, and not linearised, the mean of a would move by 1.1."
+    numbers = {"log_evidence": -3.0, "log_evidence_se": 0.1, "time_index": 1.0, "proposal_ess": 0.5}
+    columns = {name: (("chain", "stage"), np.full((2, 1), value)) for name, value in numbers.items()}
+    tree = xr.DataTree.from_dict({"sample_stats": xr.Dataset(columns, attrs={"doubt": reason})})
+    assert verdicts.told_before(tree, now) and not verdicts.told_before(xr.DataTree(), now)  # as after sample_ibis
+    tree.attrs.update(trusted=0, verdict=f"These draws cannot be trusted. {reason}")
+    said = [v.text for v in verdicts.sampling(tree, found(1.0, 1000.0))]
+    assert sum(reason in text for text in said) == 1 and any("see what sid.sample says of these draws" in text for text in said)
+    assert not verdicts.told_before(tree, "With half the step, the mean of a would move by 1.1.")

@@ -11,7 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from pm_sysid.posterior.states import Grid, every_substep
+from pm_sysid.posterior.passes import Grid, every_substep
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve import options
 from pm_sysid.solve.filter_graph import Problem, Unknowns

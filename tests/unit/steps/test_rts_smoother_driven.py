@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from pm_sysid.posterior.states import every_substep
+from pm_sysid.posterior.passes import every_substep
 from pm_sysid.solve.options import EK1
 from pm_sysid.steps.rts_smoother import Smoother
 from support.combined import combined
