@@ -385,6 +385,6 @@ def _block_sums(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Sums (B, K) of the columns between edges, of which the first column belongs to the first edge."""
     sums = np.zeros((len(values), len(edges) - 1))
     filled = np.diff(edges) > 0
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # squares of far predictions sum up to minus infinity
         sums[:, filled] = np.add.reduceat(values, (edges[:-1] - edges[0])[filled], axis=1) if filled.any() else 0.0
     return sums

@@ -106,7 +106,7 @@ def across_modes(
     count = min(EACH * len(draws), MOST)
     units = NaturalUnits(target, np.zeros(target.size, dtype=bool))
     # Particles, and what has been seen beside them: particles may have lost a part on the way.
-    x, seen = draws, of_prior(units)
+    x, seen = draws, of_prior(units, rng)
     about = np.maximum(shares, LEAST)
     roots = WIDER * np.linalg.cholesky(covariances)
     for _ in range(ROUNDS):

@@ -8,7 +8,7 @@ drawn, the result has a doubt.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,15 +21,15 @@ from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.likelihood.circular import no_wider_than_turn
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.ridges import Ridges, ridges
-from pm_sysid.likelihood.target import Progress, Target
+from pm_sysid.likelihood.target import Target
 from pm_sysid.progress import drawable
 from pm_sysid.sampling.smc.algorithm import Sequential
 from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
 from pm_sysid.sampling.smc.missed_modes import log_posterior
 from pm_sysid.sampling.smc.moves import Moves, differences
-from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.natural_units import NaturalUnits, positive_unknowns
+from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.proposals import Mixture, moments
 from pm_sysid.sampling.smc.resampling import effective_size
 from pm_sysid.sampling.smc.seen_draws import Seen, of_prior
@@ -358,7 +358,7 @@ def _cloud(
         slope = np.where(units.logs, units.natural(point), 1.0)
         width = prior_width(units, np.random.default_rng(0))
         first = stretched(units.natural(point), slope * covariance * slope[:, None], width)
-        at.append(Cloud.of(units, with_ridges(first, units, along), of_prior(units), rng))
+        at.append(Cloud.of(units, with_ridges(first, units, along), of_prior(units, rng), rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):
         # Units in which proposals fit clearly worse are given up.

@@ -81,7 +81,7 @@ class Seen(NamedTuple):
         return rows
 
 
-def of_prior(units: NaturalUnits) -> Seen:
+def of_prior(units: NaturalUnits, rng: np.random.Generator) -> Seen:
     """Draws of the prior, as many as cost little; none where it cannot be drawn from."""
     target = units.target
     nothing = Seen(np.empty((0, target.size)), np.empty(0), np.empty(0))
@@ -89,7 +89,7 @@ def of_prior(units: NaturalUnits) -> Seen:
     if count < FOLLOWED * target.size:
         return nothing
     try:
-        x, mass = draw_prior_and_mass(target.coordinates, count, 0)
+        x, mass = draw_prior_and_mass(target.coordinates, count, rng)
     except (NotImplementedError, ValueError):
         return nothing
     z = units.natural(target.coordinates.wrapped(x))

@@ -89,12 +89,12 @@ def test_a_thin_curve_is_drawn_along_its_whole_length(kind: str) -> None:
 
 @pytest.mark.slow
 def test_a_branch_behind_a_narrow_neck_is_drawn() -> None:
-    """A breakpoint near zero makes one of two stiffnesses: 3 % of the mass, which no proposal about the mode reaches.
+    """A breakpoint near zero makes one of two stiffnesses: 3 % of the mass, of which walks and proposals saw nothing.
 
     A spring of stiffness k1 whose motion, with an amplitude of one, never reaches the breakpoint d, beyond which k2 is added.
     Near d = 0 the sum counts alone. Against quadrature over a grid, by the static force at eight places.
     """
-    z, std = np.linspace(0.3, 1.0, 8), 0.02
+    z, std = np.linspace(0.3, 1.0, 8), 0.06
 
     def force(k1: Any, k2: Any, d: Any, top: Any) -> Any:
         return k1 * z + k2 * top(z - d, 0.0)
@@ -109,9 +109,11 @@ def test_a_branch_behind_a_narrow_neck_is_drawn() -> None:
         miss = force(np.exp(a), np.exp(b), c, np.maximum) - 2.0 * z
         at = np.exp(norm.logpdf(miss, 0, std).sum(axis=-1) + norm.logpdf(a[..., 0], 0.5) + norm.logpdf(b[..., 0], 0, 1.5))
         mass = width / 4.0 * at.sum() * 9.5 / 1199 * 11.0 / 499
-        exact += np.array([mass, mass * (c < 0.2), width / 4.0 * at[np.exp(a[:, 0, 0, 0]) < 1.5].sum() * 9.5 / 1199 * 11.0 / 499])
+        exact += np.array(
+            [mass, mass * (c < 0.2), width / 4.0 * at[np.exp(a[:, 0, 0, 0]) < 1.5].sum() * 9.5 / 1199 * 11.0 / 499]
+        )
     mode = sid.find_mode(model, random_seed=1, progressbar=False)
-    near_zero, soft, z_scores = [], [], []
+    near_zero, soft, z_scores = list[float](), list[float](), list[float]()
     for seed in range(5):
         settings = {"model": model, "chains": 2, "random_seed": seed, "progressbar": False}
         idata = sample_around_mode(mode.point, mode.covariance, 500, **settings)
@@ -119,7 +121,10 @@ def test_a_branch_behind_a_narrow_neck_is_drawn() -> None:
         soft.append(float((idata.posterior["k1"] < 1.5).mean()))
         found = sid.log_evidence(idata)
         z_scores.append((found.value - np.log(exact[0])) / found.error)
-    print(exact / exact[0], near_zero, soft, z_scores)
+    # Standard errors of these averages over 5000 draws: 0.0026 and 0.0016 where all are independent.
+    assert np.mean(near_zero) == pytest.approx(exact[1] / exact[0], abs=0.008)
+    assert np.mean(soft) == pytest.approx(exact[2] / exact[0], abs=0.005)
+    assert np.sqrt(np.mean(np.square(z_scores))) < 2
 
 
 def test_a_point_on_a_ridge_that_is_zero_in_natural_units_is_left_out() -> None:
