@@ -31,6 +31,8 @@ from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
 from pm_sysid.sampling.smc.evidence import Estimate
+from pm_sysid.sampling.smc.natural_units import NaturalUnits
+from pm_sysid.sampling.smc.seen_draws import of_prior
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 from pm_sysid.sampling.smc.turns import turns_about
@@ -320,7 +322,8 @@ class _Run:
         coordinates = target.coordinates
         coordinates.centre = turns_about(x, np.full(len(x), 1 / len(x)), coordinates.circular)
         x, points = coordinates.wrapped(x), coordinates.wrapped(points)
-        found = across_modes(target, x, points, covariances, shares[known], rng)
+        (seen,) = of_prior([NaturalUnits(target, np.zeros(target.size, dtype=bool))], rng)
+        found = across_modes(target, x, points, covariances, shares[known], rng, seen)
         if found is None:
             if empty := [k for k, near in zip(known, draws_near(x, points, covariances), strict=True) if not near]:
                 least = 100 * float(np.sum(shares[empty]))

@@ -15,10 +15,9 @@ import scipy
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.missed_modes import log_posterior
-from pm_sysid.sampling.smc.natural_units import NaturalUnits
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import normalised, systematic
-from pm_sysid.sampling.smc.seen_draws import of_prior
+from pm_sysid.sampling.smc.seen_draws import Seen, nothing
 
 #: Draws of a proposal for each draw that is wanted, most of them, and rounds of proposals.
 EACH, MOST, ROUNDS = 8, 40_000, 4
@@ -89,6 +88,7 @@ def across_modes(
     covariances: np.ndarray,
     shares: np.ndarray,
     rng: np.random.Generator,
+    seen: Seen | None = None,
 ) -> AcrossModes | None:
     """Weighted draws from a mixture about modes and particles; None where they do not fit the posterior.
 
@@ -102,11 +102,11 @@ def across_modes(
     shares : array, shape (modes,)
         Of the posterior, roughly.
     rng : numpy.random.Generator
+    seen : Seen, optional
+        Draws of the prior: particles may have lost a part that these have seen.
     """
     count = min(EACH * len(draws), MOST)
-    units = NaturalUnits(target, np.zeros(target.size, dtype=bool))
-    # Particles, and what has been seen beside them: particles may have lost a part on the way.
-    x, seen = draws, of_prior(units, rng)
+    x, seen = draws, nothing(draws.shape[1]) if seen is None else seen
     about = np.maximum(shares, LEAST)
     roots = WIDER * np.linalg.cholesky(covariances)
     for _ in range(ROUNDS):

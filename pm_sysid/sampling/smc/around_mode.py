@@ -354,11 +354,11 @@ def _cloud(
     uncertain = positive_unknowns(target) & (np.diag(covariance) > UNCERTAIN**2)
     turns = [logs, NaturalUnits(target, uncertain)] if uncertain.any() else [logs]
     at = []
-    for units in turns:
+    for units, seen in zip(turns, of_prior(turns, rng), strict=True):
         slope = np.where(units.logs, units.natural(point), 1.0)
         width = prior_width(units, np.random.default_rng(0))
         first = stretched(units.natural(point), slope * covariance * slope[:, None], width)
-        at.append(Cloud.of(units, with_ridges(first, units, along), of_prior(units, rng), rng))
+        at.append(Cloud.of(units, with_ridges(first, units, along), seen, rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):
         # Units in which proposals fit clearly worse are given up.

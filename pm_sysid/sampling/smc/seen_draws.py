@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,16 +81,34 @@ class Seen(NamedTuple):
         return rows
 
 
-def of_prior(units: NaturalUnits, rng: np.random.Generator) -> Seen:
-    """Draws of the prior, as many as cost little; none where it cannot be drawn from."""
-    target = units.target
-    nothing = Seen(np.empty((0, target.size)), np.empty(0), np.empty(0))
+def nothing(d: int) -> Seen:
+    """No draws of d unknowns."""
+    return Seen(np.empty((0, d)), np.empty(0), np.empty(0))
+
+
+def of_prior(turns: Sequence[NaturalUnits], rng: np.random.Generator) -> list[Seen]:
+    """Draws of the prior in each of some units, as many as cost little; none where there are none, or none is possible."""
+    target = turns[0].target
+    none = nothing(target.size)
     count = min(FROM_PRIOR, SAMPLES // max(target.n_samples, 1))
     if count < FOLLOWED * target.size:
-        return nothing
+        return [none] * len(turns)
     try:
         x, mass = draw_prior_and_mass(target.coordinates, count, rng)
     except (NotImplementedError, ValueError):
-        return nothing
-    z = units.natural(target.coordinates.wrapped(x))
-    return nothing.with_draws(z, log_posterior(units, z), lambda at: units.log_prior(at) - mass.log)
+        return [none] * len(turns)
+    x = target.coordinates.wrapped(x)
+    likelihood = log_posterior(target, x) - target.log_prior(x)
+    if not np.any(np.isfinite(likelihood)):
+        return [none] * len(turns)
+    found = []
+    for units in turns:
+        z = units.natural(x)
+        density = np.where(np.isfinite(likelihood), units.log_prior(z) + likelihood, -np.inf)
+        found.append(none.with_draws(z, density, _density_of_prior(units, mass.log)))
+    return found
+
+
+def _density_of_prior(units: NaturalUnits, log_mass: float) -> Density:
+    """Log density of the prior in some units, of which potentials leave a share."""
+    return lambda z: units.log_prior(z) - log_mass
