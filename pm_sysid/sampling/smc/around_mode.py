@@ -79,10 +79,12 @@ def sample_around_mode(
 ) -> xr.DataTree:
     """Draw from a posterior with one mode, by proposals that do not depend on where a chain is.
 
-    Each chain begins with draws of t distributions with the curvature of the mode and with up to the width of the prior,
-    weights them, fits a mixture of t distributions and draws again, until the weights are even. The rest is the last stage of
-    :func:`sample_ibis`: Markov chains over fresh proposals, and the evidence. Where the proposals fit poorly, the draws walk
-    along differences between them until they have forgotten where they were. All of it runs in batches without gradients.
+    Each chain begins with draws of the prior and of t distributions with the curvature of the mode and with up to the width of
+    the prior, weights them, fits a mixture of t distributions and draws again, until the weights are even. All draws of all
+    rounds count, as draws of one mixture. The rest is the last stage of :func:`sample_ibis`: Markov chains over fresh
+    proposals, and the evidence. Where these proposals do not fit well, the draws are taken by the weights of all rounds if they are even;
+    if they are not, the draws walk along differences between them until they have forgotten where they were. All of it runs in
+    batches without gradients.
     In the end a thousand of the draws walk twenty steps, long ones among them, which leaves the posterior as it is: where more
     of them than chance allows come to lie beyond all draws, or a marginal changes, the proposals have missed a tail.
 
@@ -107,8 +109,9 @@ def sample_around_mode(
 
     Notes
     -----
-    Source: Cappé, Guillin, Marin and Robert (2004), Population Monte Carlo, Journal of Computational and Graphical Statistics
-    13, 907-929.
+    Sources: Cappé, Guillin, Marin and Robert (2004), Population Monte Carlo, Journal of Computational and Graphical Statistics
+    13, 907-929; Cornuet, Marin, Mira and Robert (2012), Adaptive Multiple Importance Sampling, Scandinavian Journal of
+    Statistics 39, 798-812.
     """
     # Every draw makes moves of its own, so that it depends on few others. Where proposals do not fit, all draws walk.
     moves = Moves("plain", steps=MOVES)
