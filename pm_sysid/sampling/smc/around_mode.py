@@ -82,9 +82,9 @@ def sample_around_mode(
     Each chain begins with draws of the prior and of t distributions with the curvature of the mode and with up to the width of
     the prior, weights them, fits a mixture of t distributions and draws again, until the weights are even. All draws of all
     rounds count, as draws of one mixture. The rest is the last stage of :func:`sample_ibis`: Markov chains over fresh
-    proposals, and the evidence. Where these proposals do not fit well, the draws are taken by the weights of all rounds if they are even;
-    if they are not, the draws walk along differences between them until they have forgotten where they were. All of it runs in
-    batches without gradients.
+    proposals, and the evidence. Where these do not fit well, the draws are taken by the weights of all rounds if they are
+    even; if they are not, the draws walk along differences between them until they have forgotten where they were. All of it
+    runs in batches without gradients.
     In the end a thousand of the draws walk twenty steps, long ones among them, which leaves the posterior as it is: where more
     of them than chance allows come to lie beyond all draws, or a marginal changes, the proposals have missed a tail.
 
