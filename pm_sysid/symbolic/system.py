@@ -193,6 +193,11 @@ class System:
                 f"u: {tuple(self.inputs.shapes)}, p: {tuple(self.params.shapes)}."
             ) from error
         except TypeError as error:
+            if "indices must be integers or slices, not str" in str(error):
+                raise TypeError(
+                    f"{what} takes parameters, states and inputs by names in brackets; they are attributes: write p.k, x.z and "
+                    'u.F instead of p["k"], x["z"] and u["F"].'
+                ) from error
             raise TypeError(
                 f"{what} could not be traced: it receives symbolic values, so write pm.math.sin instead of math.sin or np.sin, "
                 f"pm.math.sgn instead of np.sign, and pm.math.switch(condition, a, b) instead of if ({str(error).rstrip('.')})."

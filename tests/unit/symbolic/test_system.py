@@ -345,3 +345,8 @@ def test_total_derivatives_name_the_inputs_level_by_level() -> None:
     assert len({s for level in levels for s in level}) == 3
     system = duffing()
     assert system.total_derivatives(1) == ([[system.top[0]]], [system.u])
+
+
+def test_names_in_brackets_are_told_how_to_be_written() -> None:
+    with pytest.raises(TypeError, match=r"dynamics takes .* write p\.k, x\.z and u\.F instead"):
+        build(lambda t, x, u, p: (x.v, -p["k"] * x.z))
