@@ -126,5 +126,5 @@ def across_modes(
         if not np.isfinite(latest.value):
             return None
         if latest.believable and latest.efficiency >= EFFECTIVE and estimate.believable:
-            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), estimate)
+            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), seen.evidence(latest))
     return None

@@ -304,13 +304,10 @@ class Cloud(NamedTuple):
     @property
     def statistics(self) -> dict[str, Any]:
         """Of draws that are taken by the weights of all draws."""
-        found, last = importance(self.seen.log_weights), self.estimate
+        found, evenness = self.seen.evidence(self.estimate), importance(self.seen.log_weights).pareto_k
         share = min(1.0, self.effective / CLOUD)
-        # Proposals that are fitted to draws which count themselves give an evidence that is a little too low. Nothing is fitted
-        # to the last draws.
-        error = max(last.error, abs(last.value - found.value))
-        values = {"log_evidence": last.value, "log_evidence_se": error, "log_marginal_likelihood": last.value}
-        return {**values, "proposal_ess": share, "pareto_k": found.pareto_k, "memory": 0.0, "walks": 0}
+        values = {"log_evidence": found.value, "log_evidence_se": found.error, "log_marginal_likelihood": found.value}
+        return {**values, "proposal_ess": share, "pareto_k": evenness, "memory": 0.0, "walks": 0}
 
     def agrees(self, other: Cloud) -> bool:
         """Whether two clouds say the same of the evidence."""

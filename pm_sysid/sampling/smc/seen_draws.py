@@ -9,6 +9,7 @@ import numpy as np
 import scipy
 
 from pm_sysid.likelihood.prior_draws import draw_prior_and_mass
+from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.missed_modes import log_posterior
 from pm_sysid.sampling.smc.natural_units import NaturalUnits
 from pm_sysid.sampling.smc.resampling import effective_size, normalised, systematic
@@ -17,6 +18,8 @@ from pm_sysid.sampling.smc.resampling import effective_size, normalised, systema
 FROM_PRIOR, SAMPLES = 16_000, 5 * 10**6
 #: Weights are tempered until the effective draws are this many times the unknowns, so that a proposal follows no handful.
 FOLLOWED = 20
+#: A number whose square is finite.
+LARGEST = 1e150
 
 type Density = Callable[[np.ndarray], np.ndarray]
 
@@ -75,6 +78,14 @@ class Seen(NamedTuple):
             proposals,
         )
 
+    def evidence(self, last: Estimate) -> Estimate:
+        """Evidence by the ``last`` proposal's draws alone, with an error that is at least the distance to that of all draws.
+
+        Proposals that are fitted to draws which count themselves give an evidence that is a little too low. Nothing is fitted
+        to the last draws.
+        """
+        return last._replace(error=max(last.error, abs(last.value - importance(self.log_weights).value)))
+
     def picked(self, log_weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws (count, d) by some log weights (M,), which count alike."""
         rows: np.ndarray = self.z[systematic(normalised(log_weights), count, rng)]
@@ -98,12 +109,14 @@ def of_prior(turns: Sequence[NaturalUnits], rng: np.random.Generator) -> list[Se
     except (NotImplementedError, ValueError):
         return [none] * len(turns)
     x = target.coordinates.wrapped(x)
-    likelihood = log_posterior(target, x) - target.log_prior(x)
+    with np.errstate(invalid="ignore"):  # where the prior has no density neither has the posterior
+        likelihood = log_posterior(target, x) - target.log_prior(x)
     if not np.any(np.isfinite(likelihood)):
         return [none] * len(turns)
     found = []
     for units in turns:
-        z = units.natural(x)
+        with np.errstate(over="ignore"):  # of a very wide logarithm
+            z = np.minimum(units.natural(x), LARGEST)
         density = np.where(np.isfinite(likelihood), units.log_prior(z) + likelihood, -np.inf)
         found.append(none.with_draws(z, density, _density_of_prior(units, mass.log)))
     return found
