@@ -8,12 +8,14 @@ import pytensor.tensor as pt
 import pytest
 
 import pm_sysid as sid
-from pm_sysid.likelihood.descent import Descent
+from pm_sysid.likelihood import global_search
+from pm_sysid.likelihood.descent import STEPS, Descent
 from pm_sysid.likelihood.global_search import (
     LOWER,
     NARROWER,
     NEIGHBOURS,
     Peak,
+    climb_all,
     distinct,
     made_up,
     other_shares,
@@ -131,3 +133,30 @@ def test_a_mode_that_many_steps_have_not_is_made_up() -> None:
     assert not made_up(some, some, heights - [0.0, 30.0])  # it has moved, and its share is compared by itself
     assert not made_up(modes(at_0=0.0, at_10=-8.0), one, heights - [0.0, 30.0])  # a share of 3e-4
     assert not made_up([], one, np.empty(0)) and not made_up(some, [], heights)
+
+
+def test_searches_that_do_not_arrive_leave_few_steps_to_others_and_a_mode_is_found_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A trough that falls without end, and a bowl that is higher: its search comes after all those of the trough."""
+
+    def batch(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        batch.points += len(x)  # type: ignore[attr-defined]
+        a, b = x.T
+        bend = b - np.sin(a)
+        trough = a < 5.0
+        values = np.where(trough, a / 50 + 50 * bend**2, 5.0 + ((a - 10.0) ** 2 + b**2) / 2)
+        along = np.where(trough, 1 / 50 - 100 * bend * np.cos(a), a - 10.0)
+        return values, np.stack([along, np.where(trough, 100 * bend, b)], axis=1)
+
+    starts = np.array([*([-float(k), 0.3] for k in range(1, 13)), [9.0, 1.0]])
+    counts = []
+    for few in (global_search.FEW_STEPS, STEPS):
+        monkeypatch.setattr(global_search, "FEW_STEPS", few)
+        monkeypatch.setattr(global_search, "ROUNDS", 20)
+        batch.points = 0  # type: ignore[attr-defined]
+        peaks = climb_all(batch, starts, np.ones(2), [])
+        counts.append(batch.points)  # type: ignore[attr-defined]
+        (arrived,) = [p for p in peaks if p.converged]
+        np.testing.assert_allclose(arrived.point, [10.0, 0.0], atol=1e-6)
+    assert counts[0] < 0.5 * counts[1]

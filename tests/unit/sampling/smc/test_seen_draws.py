@@ -48,6 +48,16 @@ def test_a_part_that_later_proposals_do_not_reach_keeps_its_mass() -> None:
     assert np.mean(found.picked(found.log_weights, 3000, RNG) > 0) == pytest.approx(1 / 3, abs=0.05)
 
 
+def test_the_evidence_is_that_of_the_last_draws_and_its_error_the_distance_to_that_of_all() -> None:
+    """The last proposal has lost a third of the mass, and its draws alone would say so with an error of a hundredth."""
+    found = seen([(4000, 0.0, 4.0), (20_000, -3.0, 0.6)])
+    z = found.z[4000:]
+    last = importance(two_parts(z) - norm.logpdf(z[:, 0], -3.0, 0.6))
+    estimate = found.evidence(last)
+    assert last.error < 0.01 and estimate.value == last.value
+    assert estimate.error == pytest.approx(np.log(3) - np.log(2), abs=0.1)
+
+
 def test_proposals_follow_no_handful_of_draws() -> None:
     found = seen([(2000, 40.0, 20.0)])
     sizes = [effective_size(weights) for weights in (found.log_weights, found.tempered)]
@@ -83,6 +93,14 @@ def test_the_prior_under_a_potential_is_a_density() -> None:
     grid = np.linspace(0.0, 1.0, 2001)
     estimate = importance(found.log_weights)
     assert abs(estimate.value - np.log(np.mean(norm.pdf(0.7, grid, 0.5)) / 3)) < 4 * estimate.error + 0.03
+
+
+def test_a_very_wide_logarithm_gives_finite_weights() -> None:
+    with pm.Model() as model:
+        scale = pm.LogNormal("scale", 0.0, 500.0)
+        pm.Normal("y", 0.0, scale, observed=[0.5])
+    (found,) = of_prior([NaturalUnits(sid.Target(model), np.array([True]))], RNG)
+    assert np.isfinite(found.z).all() and not np.isnan(found.log_weights).any()
 
 
 def test_nothing_is_drawn_where_nothing_can_be() -> None:
