@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from pm_sysid.posterior.initial_state_check import (
     prior_evidence,
 )
 from pm_sysid.posterior.process_check import check_processes
-from pm_sysid.sampling.smc.stages import stages
+from pm_sysid.sampling.smc.stages import widen_evidence
 
 #: How far draws of the prior put the log evidence above that of a sampler by chance in one case of twenty at most.
 SURPRISE = 3.0
@@ -95,32 +94,3 @@ class Linearised:
             f"{evidence:.1f}: linearising about the initial state of {view.name!r} has ruled out a part of the posterior. Make "
             "the initial state a PyMC variable (x0={...}) and sample again."
         ]
-
-
-def widen_evidence(idata: xr.DataTree, error: float) -> None:
-    """Let the error of the log evidence be at least as large as something else that is known of it."""
-    statistics = stages(idata)
-    sd = error * np.sqrt(statistics.sizes["chain"])
-    statistics.attrs["chains_sd"] = max(sd, float(statistics.attrs.get("chains_sd", 0.0)))
-    idata["sample_stats"] = xr.DataTree(statistics)
-
-
-def replace_evidence(idata: xr.DataTree, value: float, error: float) -> None:
-    """Let the log evidence be another estimate than that of the sequential run."""
-    statistics = stages(idata).copy()
-    chains = statistics.sizes["chain"]
-    last = statistics["stage"] == statistics["time_index"].notnull().sum("stage") - 1
-    # The product of all weights is that of the run, and says nothing of another estimate.
-    new = {"log_evidence": value, "log_marginal_likelihood": value, "log_product": np.nan}
-    for name, number in {**new, "log_evidence_se": error * np.sqrt(chains)}.items():
-        statistics[name] = statistics[name].where(~last, number)
-    statistics.attrs.pop("chains_sd", None)
-    idata["sample_stats"] = xr.DataTree(statistics)
-
-
-def doubt_evidence(idata: xr.DataTree, reasons: Sequence[str]) -> None:
-    """Let :func:`log_evidence` repeat what speaks against the likelihood that it is of."""
-    statistics = stages(idata)
-    known = str(statistics.attrs.get("doubt", ""))
-    statistics.attrs["doubt"] = " ".join([*filter(None, [known]), *(r for r in reasons if r not in known)])
-    idata["sample_stats"] = xr.DataTree(statistics)

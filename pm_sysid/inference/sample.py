@@ -6,7 +6,9 @@ import logging
 import os
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ from pm_sysid.compat import SimulatorRV
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
-from pm_sysid.inference.linearised import Linearised, doubt_evidence, replace_evidence, widen_evidence
+from pm_sysid.inference.linearised import Linearised
 from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
@@ -28,14 +30,10 @@ from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.progress import compiling, drawable, progress_bar
-from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
-from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, sample_around_mode
-from pm_sysid.sampling.smc.evidence import Estimate
-from pm_sysid.sampling.smc.natural_units import NaturalUnits
-from pm_sysid.sampling.smc.seen_draws import of_prior
+from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, HigherPoint, sample_around_mode
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
-from pm_sysid.sampling.smc.stages import final, log_evidence, stages
-from pm_sysid.sampling.smc.turns import turns_about
+from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, stages
+from pm_sysid.sampling.smc.weighed import KnownModes, weighed
 
 _log = logging.getLogger("pm_sysid")
 
@@ -49,8 +47,6 @@ AGAIN = 2
 FEW_UNKNOWNS = 20
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
-#: Standard errors by which two estimates of the evidence may differ by chance.
-CHANCE = 2.0
 #: Where PyTensor's files are, which warn of functions that run slowly ("Numba will use object mode ...").
 COMPILER = str(Path(pytensor.__file__).parent)
 
@@ -139,8 +135,16 @@ def sample(
     _check(model)
     run = _Run(model, draws, tune, chains, cores, whole_seed(random_seed), progressbar)
     run.prepare()
-    chosen = run.choice() if method == "auto" else method
-    idata, reasons = run.draw(chosen)
+    for _ in range(AGAIN):
+        chosen = run.choice() if method == "auto" else method
+        try:
+            idata, reasons = run.draw(chosen, stops=True)
+            break
+        except HigherPoint as higher:
+            run.search_from(higher)
+    else:
+        chosen = run.choice() if method == "auto" else method
+        idata, reasons = run.draw(chosen)
     if method == "auto" and chosen == "independent" and (misfit := run.against(idata, chosen)):
         run.say(f"independent proposals are given up ({' '.join(misfit)}); NUTS from the mode takes their place")
         chosen = "nuts"
@@ -199,6 +203,18 @@ class _Run:
         self.mode, self.trouble = found, said
         self.say(self.trouble or found.message or f"log posterior {found.logp:.2f} at the mode")
 
+    def search_from(self, higher: HigherPoint) -> None:
+        """Find the mode near a point that is higher than the one known, and steps that suffice there."""
+        self.say(f"the search goes on from a draw whose log posterior is {higher.gain:.1f} higher than at the mode")
+        known, coordinates = self._found(), Target(self.model).coordinates
+        values = coordinates.dataset(higher.x[None, None], ["chain", "draw"])
+        self._search(replace(known, initvals={str(name): v.values[0, 0] for name, v in values.data_vars.items()}, modes=()))
+        if self.mode is None:
+            return
+        self.mode = replace(self.mode, modes=(*self.mode.modes, *known.modes))
+        if self._more_steps(self.mode.initvals, "at the mode"):
+            self._search(self.mode)
+
     def _more_steps(self, at: Any, where: str) -> bool:
         """Settle the filters' steps at points, and say whether there are more than before."""
         names = filter_names(self.model)
@@ -246,9 +262,13 @@ class _Run:
         self.say("NUTS from the mode, with the curvature there")
         return "nuts"
 
-    def draw(self, method: Method) -> tuple[xr.DataTree, list[str]]:
-        """Draws, sampled again where the posterior needs finer steps, and what speaks against them."""
-        sampler = {"independent": self._independent, "nuts": self._nuts, "ibis": self._ibis}[method]
+    def draw(self, method: Method, stops: bool = False) -> tuple[xr.DataTree, list[str]]:
+        """Draws, sampled again where the posterior needs finer steps, and what speaks against them.
+
+        Independent proposals may stop where they find a point that is higher than the mode.
+        """
+        samplers: dict[Method, Callable[[], xr.DataTree]] = {"nuts": self._nuts, "ibis": self._ibis}
+        sampler = samplers.get(method, partial(self._independent, stops))
         idata = sampler()
         for again in range(AGAIN + 1):
             if not self._more_steps(idata, "on the posterior"):
@@ -264,9 +284,9 @@ class _Run:
             raise ValueError(f"there is no mode to start from: {self.trouble} Give method='ibis', or other priors.")
         return self.mode
 
-    def _independent(self) -> xr.DataTree:
+    def _independent(self, stops: bool) -> xr.DataTree:
         mode = self._found()
-        settings = {"model": self.model, "chains": self.chains, "progressbar": self.progressbar}
+        settings = {"model": self.model, "chains": self.chains, "progressbar": self.progressbar, "stops": stops}
         draws = max(self.draws, 2 * (mode.point.size + 1))
         return sample_around_mode(mode.point, mode.covariance, draws, random_seed=self.random_seed, **settings)
 
@@ -299,61 +319,34 @@ class _Run:
         return idata
 
     def _ibis(self) -> xr.DataTree:
-        return self._with_all_modes(self._sequential())
-
-    def _with_all_modes(self, idata: xr.DataTree) -> xr.DataTree:
         """Draws of a sequential run, or such as hold the modes that the search has found by their shares, where it did not."""
-        self.lost = ""
-        if self.mode is None:
+        self.lost, known = "", self._known_modes()
+        idata = self._sequential(weighs=not known)
+        if self.mode is None or not known:
             return idata
-        shares, known = self.mode.shares, list[int]()
-        for k, m in enumerate(self.mode.modes):
-            if shares[k] > SECOND_MODE and m.covariance is not None and np.linalg.eigvalsh(m.covariance)[0] > 0:
-                known.append(k)
-        if len(known) < 2 or self.mode.point.size > FEW_UNKNOWNS:
-            return idata
-        posterior, target, rng = group(idata, "posterior"), Target(self.model), np.random.default_rng(self.random_seed)
-        chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
-        values = {v.name: posterior[v.name].values for v in self.model.free_RVs}
-        x = target.unconstrained({name: v.reshape(chains * draws, *v.shape[2:]) for name, v in values.items()})
         points = np.array([self.mode.modes[k].point for k in known])
         covariances = np.array([self.mode.modes[k].covariance for k in known])
-        # No turn of an angle may begin within a mode.
-        coordinates = target.coordinates
-        coordinates.centre = turns_about(x, np.full(len(x), 1 / len(x)), coordinates.circular)
-        x, points = coordinates.wrapped(x), coordinates.wrapped(points)
-        (seen,) = of_prior([NaturalUnits(target, np.zeros(target.size, dtype=bool))], rng)
-        found = across_modes(target, x, points, covariances, shares[known], rng, seen)
-        if found is None:
-            if empty := [k for k, near in zip(known, draws_near(x, points, covariances), strict=True) if not near]:
-                least = 100 * float(np.sum(shares[empty]))
-                self.lost = f"No draw is near modes that hold about {least:.2g} % of the posterior (Laplace's approximation)."
-            return idata
-        if not self.model.potentials:  # whose prior mass is not one
-            self._with_evidence(idata, found.estimate)
-        if found.moved(x):
-            held = target.coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
-            idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
-            self.say("the draws are taken around the modes, since those of the sequential run hold other shares of them")
+        shares = self.mode.shares[known]
+        found = weighed(idata, Target(self.model), self.random_seed, KnownModes(points, covariances, shares))
+        if found.empty:
+            least = 100 * float(np.sum(shares[list(found.empty)]))
+            self.lost = f"No draw is near modes that hold about {least:.2g} % of the posterior (Laplace's approximation)."
+        for line in found.said:
+            self.say(line)
         return idata
 
-    def _with_evidence(self, idata: xr.DataTree, estimate: Estimate) -> None:
-        """Give draws the log evidence of weighted draws around all modes, where it is the better one.
+    def _known_modes(self) -> list[int]:
+        """Which modes draws can be made around; none where there is one only, or too many unknowns."""
+        if self.mode is None or self.mode.point.size > FEW_UNKNOWNS:
+            return []
+        found = [
+            k
+            for k, m in enumerate(self.mode.modes)
+            if self.mode.shares[k] > SECOND_MODE and m.covariance is not None and np.linalg.eigvalsh(m.covariance)[0] > 0
+        ]
+        return found if len(found) > 1 else []
 
-        These draws reach what sequential ones have lost: they say more, or the same with less error. Where they say less, they
-        have left out a part themselves, and the difference is an error.
-        """
-        known, last = log_evidence(idata), final(stages(idata))
-        by_weights = float(np.sqrt(np.mean(last["log_evidence_se"].values ** 2) / last.sizes["chain"]))
-        more, chance = estimate.value - known.value, CHANCE * float(np.hypot(estimate.error, by_weights))
-        if more > chance or (more >= -chance and estimate.error < known.error):
-            replace_evidence(idata, estimate.value, estimate.error)
-            if more > chance:
-                self.say(f"the log evidence is that of draws around the modes; the sequential run had {known.value:.2f}")
-        else:
-            widen_evidence(idata, abs(more))
-
-    def _sequential(self) -> xr.DataTree:
+    def _sequential(self, weighs: bool) -> xr.DataTree:
         return sequential_draws(
             max(self.draws, 20 * self.chains),
             model=self.model,
@@ -361,6 +354,7 @@ class _Run:
             cores=self.cores,
             random_seed=self.random_seed,
             progressbar=self.progressbar,
+            weighs=weighs,
             compute_convergence_checks=False,
         )
 

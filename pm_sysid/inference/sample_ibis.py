@@ -12,14 +12,14 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 from pm_sysid.idata import group
-from pm_sysid.inference.linearised import Linearised, doubt_evidence
+from pm_sysid.inference.linearised import Linearised
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
 from pm_sysid.likelihood.filter_steps import short_of_steps
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.sampling.executors import Execution
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
-from pm_sysid.sampling.smc.stages import final, log_evidence, one_after_the_other, stages
+from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, one_after_the_other, stages
 
 _log = logging.getLogger("pm_sysid")
 
@@ -95,8 +95,9 @@ def sample_ibis(
 
     After the first samples no particle may be left near the mode that all samples favour. In the end, searches from prior draws
     therefore look for modes that the particles do not hold, by the likelihood of all samples, for about a tenth of the run's
-    evaluations (attribute ``search_evaluations`` of ``sample_stats``); the chains go on with what they have missed. With
-    ``search=False`` nothing is searched for.
+    evaluations (attribute ``search_evaluations`` of ``sample_stats``); the chains go on with what they have missed. Then
+    the draws are weighed against draws of the prior and of proposals fitted to all of them, for a few per cent more: where these
+    reach what the particles hold and say something else, weighted draws take their place. With ``search=False`` neither is done.
 
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`, and the doubt says where they
     were too few; they stay as they are. A mode far from all draws, which too few steps have ruled out, is not seen;

@@ -27,6 +27,8 @@ FITTED = 2000
 AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
 #: Degrees of freedom of the proposals, and effective share of their draws with which they are good enough.
 FREEDOM, EFFECTIVE = 5.0, 0.1
+#: Particles at which the proposals must not be too thin, and how many times denser the posterior may be there.
+LOOKED, REACH = 2000, 20.0
 #: Standard deviations that a mean, and shares that a standard deviation may be off, without the draws being replaced.
 SHIFTED, SCALED = 0.1, 0.1
 
@@ -89,8 +91,9 @@ def across_modes(
     shares: np.ndarray,
     rng: np.random.Generator,
     seen: Seen | None = None,
+    count: int | None = None,
 ) -> AcrossModes | None:
-    """Weighted draws from a mixture about modes and particles; None where they do not fit the posterior.
+    """Weighted draws from a mixture about modes, if some are known, and particles; None where they do not fit the posterior.
 
     Parameters
     ----------
@@ -104,9 +107,14 @@ def across_modes(
     rng : numpy.random.Generator
     seen : Seen, optional
         Draws of the prior: particles may have lost a part that these have seen.
+    count : int, optional
+        Draws of each of up to four proposals. Default: eight for each particle, at most 40,000.
     """
-    count = min(EACH * len(draws), MOST)
+    count = min(EACH * len(draws), MOST) if count is None else count
+    at_modes = AT_MODES if len(points) else 0.0
     x, seen = draws, nothing(draws.shape[1]) if seen is None else seen
+    some = draws[rng.permutation(len(draws))[:LOOKED]]
+    density_at_draws = log_posterior(target, some)
     about = np.maximum(shares, LEAST)
     roots = WIDER * np.linalg.cholesky(covariances)
     for _ in range(ROUNDS):
@@ -114,7 +122,7 @@ def across_modes(
             x = np.concatenate([draws, seen.picked(seen.tempered, min(len(draws), FITTED), rng)])
         around = Mixture.fit(x, np.full(len(x), 1 / len(x)), FREEDOM, rng)
         proposal = Mixture(
-            np.concatenate([AT_MODES * about / about.sum(), (1 - AT_MODES) * around.shares]),
+            np.concatenate([at_modes * about / about.sum(), (1 - at_modes) * around.shares]),
             np.concatenate([points, around.means]),
             np.concatenate([roots, around.roots]),
             FREEDOM,
@@ -125,6 +133,8 @@ def across_modes(
         latest, estimate = importance(density - proposal.logpdf(z)), importance(seen.log_weights)
         if not np.isfinite(latest.value):
             return None
-        if latest.believable and latest.efficiency >= EFFECTIVE and estimate.believable:
+        # Even weights may be those of a part: what the particles hold must be within reach, too.
+        reached = np.max(density_at_draws - seen.mixture(some)) <= estimate.value + np.log(REACH)
+        if latest.believable and latest.efficiency >= EFFECTIVE and estimate.believable and reached:
             return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), seen.evidence(latest))
     return None

@@ -65,6 +65,24 @@ LEAST_WALKED, MOST_WALKED, DRIFTING = 2, 10, 3.0
 STILL_SPREADING = "The draws still spread after many walks: the posterior is thin and curved, and a part of it may be missing."
 #: Effective draws of all proposals for each draw that is taken by their weights alone.
 EACH = 4
+#: How much higher than at the mode the log posterior of a draw is, if the mode is another one.
+HIGHER = 2.0
+
+
+class HigherPoint(Exception):
+    """A draw has a log posterior that is higher than at the mode: what follows would be drawn around the wrong one.
+
+    Parameters
+    ----------
+    x : array, shape (d,)
+        The draw, in unconstrained space.
+    gain : float
+        How much higher.
+    """
+
+    def __init__(self, x: np.ndarray, gain: float) -> None:
+        super().__init__(f"a draw has a log posterior that is {gain:.1f} higher than at the mode")
+        self.x, self.gain = x, gain
 
 
 def sample_around_mode(
@@ -76,6 +94,7 @@ def sample_around_mode(
     chains: int,
     random_seed: Any,
     progressbar: bool = True,
+    stops: bool = False,
 ) -> xr.DataTree:
     """Draw from a posterior with one mode, by proposals that do not depend on where a chain is.
 
@@ -99,6 +118,8 @@ def sample_around_mode(
         Chains with random numbers of their own, from the first proposal on.
     random_seed : int
     progressbar : bool, default True
+    stops : bool, default False
+        Raise :class:`HigherPoint` as soon as a draw shows that the point is not the highest mode.
 
     Returns
     -------
@@ -122,10 +143,11 @@ def sample_around_mode(
     target.coordinates.centre = np.where(target.coordinates.circular, point, 0.0)
     covariance = no_wider_than_turn(covariance, target.coordinates.circular)
     along = ridges(PosteriorFunctions(model).descent_function(), point, covariance)
+    limit = float(log_posterior(target, point[None])[0]) + HIGHER if stops else np.inf
     finished, spreading = [], False
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
-        cloud, fits = _cloud(target, point, covariance, along, rng)
+        cloud, fits = _cloud(target, point, covariance, along, limit, rng)
         in_units: Any = cloud.units
         sequential = replace(kernel.sequential, target=in_units, moves=moves if fits or cloud.covers else walking)
         z = cloud.seen.picked(cloud.seen.log_weights, CLOUD, rng)
@@ -279,6 +301,14 @@ class Cloud(NamedTuple):
         log_weights = density - proposal.logpdf(z)
         return cls(units, z, log_weights, importance(log_weights), seen.with_draws(z, density, proposal.logpdf))
 
+    def check(self, limit: float) -> None:
+        """Raise :class:`HigherPoint` if a draw has a log posterior in unconstrained space that is above a limit."""
+        x, logs = self.units.unconstrained(self.seen.z), self.units.logs
+        height = self.seen.log_density + x[:, logs].sum(axis=1)
+        best = int(np.argmax(height))
+        if height[best] > limit:
+            raise HigherPoint(x[best], float(height[best] - limit + HIGHER))
+
     @property
     def enough(self) -> bool:
         """Whether enough of the draws are effective."""
@@ -344,7 +374,7 @@ def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture
 
 
 def _cloud(
-    target: Target, point: np.ndarray, covariance: np.ndarray, along: Ridges, rng: np.random.Generator
+    target: Target, point: np.ndarray, covariance: np.ndarray, along: Ridges, limit: float, rng: np.random.Generator
 ) -> tuple[Cloud, bool]:
     """Draws of a proposal that has been fitted to weighted draws before, in the better units, and whether it fits.
 
@@ -364,6 +394,8 @@ def _cloud(
         at.append(Cloud.of(units, with_ridges(first, units, along), seen, rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):
+        for cloud in at:
+            cloud.check(limit)
         # Units in which proposals fit clearly worse are given up.
         at = [cloud.next(along, rng) for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1]
         at = at or [best.next(along, rng)]

@@ -10,6 +10,9 @@ import scipy
 from pm_sysid.compat.arviz import array_stats
 from pm_sysid.sampling.smc.stages import GOOD_K
 
+#: Shape above which shorter tails are looked at, their parts of the usual tail, the fewest weights of one, and the shape below
+#: which its largest weights are alike.
+STEEP, SHORTER, FEWEST, LIGHT = 0.5, (1 / 2, 1 / 4, 1 / 8), 40, 0.2
 #: Iterations of bridge sampling, and the change of the logarithm that ends them.
 ITERATIONS, CHANGE = 1000, 1e-8
 
@@ -47,17 +50,36 @@ def importance(log_ratio: np.ndarray) -> Estimate:
 
 
 def pareto_shape(log_ratio: np.ndarray) -> float:
-    """Shape of the generalised Pareto distribution that the largest weights follow; infinity where few are not zero."""
+    """Shape of the generalised Pareto distribution that the largest weights follow; infinity where few are not zero.
+
+    A heavy tail is heavy among the largest weights, and among the largest of these. Where a region's weights are all larger
+    than those elsewhere, and alike, the step between the two looks heavy; what counts is then the tail within the region.
+    """
     found = log_ratio[log_ratio > -np.inf]
     if len(found) < 25:
         return float("inf")
     # Weights of zero are weights: the tail is a share of all of them.
     filled = np.maximum(log_ratio, found.max() - 700.0)
-    largest = np.sort(filled)[-int(min(len(filled) / 5, 3 * np.sqrt(len(filled)))) :]
-    if np.ptp(largest) < 1e-9:
+    n = len(filled)
+    count = min(n / 5, 3 * np.sqrt(n))
+    if np.ptp(np.sort(filled)[-int(count) :]) < 1e-9:
         return -float("inf")
+    shape = _shape_of_tail(filled, 1.0)
+    for part in SHORTER:
+        if shape <= STEEP or part * count < FEWEST:
+            break
+        if (within := _shape_of_tail(filled, part)) < LIGHT:
+            return within
+    return shape
+
+
+def _shape_of_tail(log_weights: np.ndarray, part: float) -> float:
+    """Shape of a part of the tail that is usual (Vehtari et al. 2024): its largest weights."""
+    n = len(log_weights)
+    # The usual tail has 3 sqrt(n / r_eff) weights, but at most a fifth of all.
+    reduction = (3 * np.sqrt(n) / (part * min(n / 5, 3 * np.sqrt(n)))) ** 2 if part < 1 else 1.0
     with np.errstate(all="ignore"):  # smoothed weights of a very heavy tail overflow; its shape does not
-        shape = float(array_stats.psislw(-filled)[1])
+        shape = float(array_stats.psislw(-log_weights, r_eff=reduction)[1])
     return shape if np.isfinite(shape) else float("inf")
 
 

@@ -78,6 +78,11 @@ class Seen(NamedTuple):
             proposals,
         )
 
+    def mixture(self, z: np.ndarray) -> np.ndarray:
+        """Log density (N,) of points (N, d) under the mixture of all proposals."""
+        parts = [np.log(count / len(self.z)) + density(z) for count, density in self.proposals]
+        return np.asarray(scipy.special.logsumexp(parts, axis=0))
+
     def evidence(self, last: Estimate) -> Estimate:
         """Evidence by the ``last`` proposal's draws alone, with an error that is at least the distance to that of all draws.
 

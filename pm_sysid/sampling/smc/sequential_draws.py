@@ -32,11 +32,14 @@ from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.resampling import evenly, normalised
 from pm_sysid.sampling.smc.stages import disagree, doubts, final, lost, one_after_the_other, regular, stages
 from pm_sysid.sampling.smc.strata import held_alike
+from pm_sysid.sampling.smc.weighed import weighed
 from pm_sysid.storage import check_seed, locked, read_chains, read_settings, write_settings
 
 _log = logging.getLogger("pm_sysid")
 #: R-hat above which chains have found different parts of a posterior.
 MIXED = 1.05
+#: Draws of each proposal that particles are weighed against, as a part of the points the run has computed, and at least.
+PART, LEAST = 0.025, 1000
 #: Probability below which chains hold shares of a region that are too unlike for chance.
 UNLIKE = 0.01
 
@@ -51,9 +54,13 @@ def sequential_draws(
     checkpoint: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     execution: Execution | None = None,
+    weighs: bool = True,
     **settings: Any,
 ) -> xr.DataTree:
-    """What :func:`sample_ibis` returns, by the likelihood as it is: steps of filters are not judged."""
+    """What :func:`sample_ibis` returns, by the likelihood as it is: steps of filters are not judged.
+
+    Whoever knows the modes weighs the draws against others himself (``weighs=False``).
+    """
     draws, random_seed = count(draws, "draws", most=MOST), seed(random_seed)
     executor = _executor(execution, cores)
     cores = (os.cpu_count() or 1) if cores is None else count(cores, "cores", most=10**4)
@@ -116,6 +123,10 @@ def sequential_draws(
         idata["stages"] = xr.DataTree(particles.assign(time_index=statistics["time_index"]))
         statistics = statistics.drop_vars("particles")
     idata["sample_stats"] = xr.DataTree(statistics)
+    if looks and weighs:
+        points = PART * np.nanmax(statistics["evaluations"].values, axis=1).sum() / kernels[0].sequential.target.n_samples
+        for line in weighed(idata, kernels[0].sequential.target, _generator(x), count=max(LEAST, int(points))).said:
+            _log.info("IBIS: %s.", line)
     return idata
 
 

@@ -18,7 +18,6 @@ from pm_sysid.inference import sample as module
 from pm_sysid.posterior.initial_state_check import InitialStateCheck
 from pm_sysid.sampling.smc.across_modes import AcrossModes
 from pm_sysid.sampling.smc.around_mode import sample_around_mode
-from pm_sysid.sampling.smc.evidence import Estimate
 from support import tiny
 
 QUIET: dict[str, Any] = {"random_seed": 1, "progressbar": False, "cores": 1, "chains": 2}
@@ -79,32 +78,6 @@ def test_modes_that_hold_little_have_their_shares(moved: bool, monkeypatch: pyte
     found = sid.log_evidence(idata)
     constants = np.sum(density, axis=0) * 1e-4 / (2 * np.pi * 0.7 * 0.05)
     assert found.value == pytest.approx(float(np.log(constants).sum()), abs=3 * found.error)
-
-
-@pytest.mark.parametrize(
-    ("estimate", "apart", "value", "error"),
-    [
-        ((-57.78, 0.01), None, -57.78, 0.01),  # what the run has lost
-        ((-64.418, 0.001), None, -64.418, 0.001),  # the same, better known
-        ((-64.42, 0.01), 3.0, -64.42, 0.01),  # chains that differed
-        ((-64.41, 0.5), None, -64.42, 0.01),  # the same, known worse: the difference is the error
-        ((-66.42, 0.01), None, -64.42, 2.0),  # a part that the draws around the modes have left out
-    ],
-)
-def test_the_evidence_of_draws_around_all_modes_counts_where_it_says_more(
-    estimate: tuple[float, float], apart: float | None, value: float, error: float
-) -> None:
-    table = {"time_index": [5.0, 12.0], "log_evidence": [-20.0, -64.42], "log_evidence_se": [0.1, 0.005]}
-    table |= {"log_product": [-20.0, -64.4], "log_marginal_likelihood": [np.nan, -64.42]}
-    statistics = xr.Dataset({k: (("chain", "stage"), np.array([v, v])) for k, v in table.items()})
-    statistics = statistics.assign_coords(stage=[0, 1]).assign_attrs({} if apart is None else {"chains_sd": apart})
-    idata = xr.DataTree.from_dict({"sample_stats": statistics})
-    run = module._Run(line(), 100, 100, 2, 1, 1, False)
-    run._with_evidence(idata, Estimate(*estimate, 0.0, 0.5))
-    found = sid.log_evidence(idata)
-    assert found.value == pytest.approx(value) and found.error == pytest.approx(error, rel=1e-6)
-    assert np.all(idata["sample_stats"]["log_evidence"].values[:, 0] == -20.0) and found.doubt == ""
-    assert ("-64.42" in " ".join(run.choices)) == (value > -60)
 
 
 def test_nuts_by_order_says_that_there_is_another_mode() -> None:
@@ -284,6 +257,24 @@ def decay() -> pm.Model:
     with pm.Model() as model:
         sid.ODEFilter("y", tiny.DECAY, tiny.RECORD, {"rate": pm.LogNormal("rate", 0.0, 0.5)}, noise=0.05, x0=1.0, substeps=2)
     return model
+
+
+def test_a_draw_that_is_higher_than_the_mode_is_where_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rate that is squared: its sign is unknown, and the prior prefers the one that the first search does not find."""
+    with pm.Model() as model:
+        root = pm.Normal("root", 0.5, 0.1)
+        sid.ODEFilter("y", tiny.DECAY, tiny.RECORD, {"rate": root**2}, noise=0.05, x0=1.0, substeps=2)
+    searches = []
+
+    def one_search(model: pm.Model, **options: Any) -> sid.Mode:
+        start = options.pop("start", {"root": -0.8})
+        searches.append(float(start["root"]))
+        return sid.find_mode(model, **{**options, "start": start, "prior_draws": 0})
+
+    monkeypatch.setattr(module, "find_mode", one_search)
+    idata = sid.sample(model, 500, **QUIET)
+    assert len(searches) == 2 and searches[1] > 0 and "higher than at the mode" in idata.attrs["choices"]
+    assert idata.attrs["trusted"] == 1 and np.all(idata["posterior"]["root"].values > 0)
 
 
 def test_independent_proposals_for_a_model_with_a_filter() -> None:

@@ -16,6 +16,7 @@ import pm_sysid as sid
 from pm_sysid.likelihood.ridges import Ridges
 from pm_sysid.sampling.smc import around_mode
 from pm_sysid.sampling.smc.around_mode import (
+    HigherPoint,
     drift,
     log_posterior,
     missed_tail,
@@ -40,6 +41,17 @@ def line() -> pm.Model:
         pm.Deterministic("sum", a + b)
         pm.Normal("y", a + b * X, 1.0, observed=Y)
     return model
+
+
+def test_a_draw_that_is_higher_than_the_mode_stops_what_begins_there() -> None:
+    away = MEAN + 4 * np.sqrt(np.diag(COVARIANCE))
+    settings: dict[str, Any] = {"model": line(), "chains": 1, "random_seed": 2, "progressbar": False, "stops": True}
+    with pytest.raises(HigherPoint, match="higher than at the mode") as stopped:
+        sample_around_mode(away, COVARIANCE, 100, **settings)
+    x, gain = stopped.value.x, stopped.value.gain
+    posterior = multivariate_normal(MEAN, COVARIANCE)
+    assert gain == pytest.approx(posterior.logpdf(x) - posterior.logpdf(away)) and gain > 2
+    assert sample_around_mode(MEAN, COVARIANCE, 100, **settings)["posterior"].sizes["draw"] == 100
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.05, 20.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pm_sysid.sampling.smc.evidence import bridge, importance, joined
+from pm_sysid.sampling.smc.evidence import bridge, importance, joined, pareto_shape
 
 SEEDS = 200
 
@@ -29,6 +29,21 @@ def test_narrow_proposals_are_seen_by_the_pareto_shape() -> None:
     """A proposal of a quarter of the width: weights without a variance, whose mean may look well known."""
     shapes = [importance(log_ratio(np.random.default_rng(s).normal(0, 0.25, 1000), 0.25)).pareto_k for s in range(20)]
     assert np.mean(np.array(shapes) > 0.7) > 0.7
+
+
+@pytest.mark.parametrize(("times", "share"), [(1.2, 0.015), (2.0, 0.01), (5.0, 0.015), (10.0, 0.01)])
+def test_a_region_whose_weights_are_alike_is_no_heavy_tail(times: float, share: float) -> None:
+    """Weights of two regions, each at most half as large again as others in it: the step between them looks like a tail."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        weights = np.where(rng.random(16_000) < share, times, 1.0) * (1 - 0.3 * rng.random(16_000))
+        assert importance(np.log(weights)).believable
+
+
+@pytest.mark.parametrize(("shape", "least"), [(0.9, 0.8), (1.5, 1.0)])
+def test_heavy_tails_are_heavy_at_any_depth(shape: float, least: float) -> None:
+    found = [pareto_shape(-shape * np.log(np.random.default_rng(s).random(4000))) > 0.7 for s in range(20)]
+    assert np.mean(found) >= least
 
 
 def test_zeros_are_weights_too() -> None:

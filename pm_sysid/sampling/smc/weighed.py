@@ -1,0 +1,103 @@
+"""Sequential draws beside weighted draws: of the prior, of proposals about the sequential ones, and about known modes.
+
+Where a part of the posterior is behind a narrow neck, or holds little of what the first samples favour, few particles tell how
+much it holds. Weighted draws do not depend on the way: where they fit the posterior and hold other shares, they take the place
+of the sequential ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pm_sysid.idata import group
+from pm_sysid.likelihood.target import Target
+from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
+from pm_sysid.sampling.smc.evidence import Estimate
+from pm_sysid.sampling.smc.natural_units import NaturalUnits
+from pm_sysid.sampling.smc.seen_draws import of_prior
+from pm_sysid.sampling.smc.stages import final, log_evidence, replace_evidence, stages, widen_evidence
+from pm_sysid.sampling.smc.turns import turns_about
+
+#: Standard errors by which two estimates of the evidence may differ by chance.
+CHANCE = 2.0
+
+
+class KnownModes(NamedTuple):
+    """Modes that a search has found: points (modes, d), covariances (modes, d, d) and rough shares (modes,)."""
+
+    points: np.ndarray
+    covariances: np.ndarray
+    shares: np.ndarray
+
+
+class Weighed(NamedTuple):
+    """What weighted draws have changed, in words; if they do not fit, the known modes that hold no sequential draw."""
+
+    said: tuple[str, ...] = ()
+    empty: tuple[int, ...] = ()
+
+
+def weighed(
+    idata: xr.DataTree, target: Target, random_seed: Any, modes: KnownModes | None = None, count: int | None = None
+) -> Weighed:
+    """Let draws and evidence of a sequential run be those of weighted draws where these say more.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Result of a sequential run; it is changed.
+    target : Target
+    random_seed : int or numpy.random.Generator
+    modes : KnownModes, optional
+        Without modes nothing is done where the record is too long for draws of the prior: there would be nothing new.
+    count : int, optional
+        Draws of each proposal (see :func:`across_modes`).
+    """
+    posterior, rng, model = group(idata, "posterior"), np.random.default_rng(random_seed), target.coordinates.model
+    chains, draws, d = posterior.sizes["chain"], posterior.sizes["draw"], target.size
+    values = {v.name: posterior[v.name].values for v in model.free_RVs}
+    x = target.unconstrained({name: v.reshape(chains * draws, *v.shape[2:]) for name, v in values.items()})
+    if not np.isfinite(x).all():  # at a bound of an unknown, where rounding has taken it, is no place
+        return Weighed()
+    # No turn of an angle may begin within a mode.
+    coordinates = target.coordinates
+    coordinates.centre = turns_about(x, np.full(len(x), 1 / len(x)), coordinates.circular)
+    x = coordinates.wrapped(x)
+    points, covariances, shares = modes or KnownModes(np.empty((0, d)), np.empty((0, d, d)), np.empty(0))
+    points = coordinates.wrapped(points)
+    (seen,) = of_prior([NaturalUnits(target, np.zeros(d, dtype=bool))], rng)
+    if modes is None and not len(seen.z):
+        return Weighed()
+    found = across_modes(target, x, points, covariances, shares, rng, seen, count)
+    if found is None:
+        return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
+    said = []
+    if not model.potentials:  # whose prior mass is not one
+        said += with_evidence(idata, found.estimate)
+    if found.moved(x):
+        held = coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
+        idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
+        where = "around the modes" if modes else "by weights"
+        said.append(f"the draws are taken {where}, since those of the sequential run hold other shares of the posterior")
+    return Weighed(tuple(said))
+
+
+def with_evidence(idata: xr.DataTree, estimate: Estimate) -> list[str]:
+    """Give draws the log evidence of weighted draws, where it is the better one, and say so where it is larger.
+
+    These draws reach what sequential ones have lost: they say more, or the same with less error. Where they say less, they
+    have left out a part themselves, and the difference is an error.
+    """
+    known, last = log_evidence(idata), final(stages(idata))
+    by_weights = float(np.sqrt(np.mean(last["log_evidence_se"].values ** 2) / last.sizes["chain"]))
+    more, chance = estimate.value - known.value, CHANCE * float(np.hypot(estimate.error, by_weights))
+    if more > chance or (more >= -chance and estimate.error < known.error):
+        replace_evidence(idata, estimate.value, estimate.error)
+        return (
+            [f"the log evidence is that of weighted draws; the sequential run had {known.value:.2f}"] if more > chance else []
+        )
+    widen_evidence(idata, abs(more))
+    return []
