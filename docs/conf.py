@@ -128,6 +128,15 @@ def add_figure(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
         lines += ["", f".. image:: /gallery/{function}.png", f"   :alt: {CAPTIONS[function]}", "   :width: 100%", ""]
 
 
+def spread_notebooks(app: Any, env: Any, pages: list[str]) -> None:
+    """Deal what is executed over all pages: processes read slices of this list, and all scripts were in one of them."""
+    executed = [page for page in pages if page.startswith(("examples/", "tutorials/")) and not page.endswith("/index")]
+    others = [page for page in pages if page not in executed]
+    for k, page in enumerate(executed):
+        others.insert(round(k * len(pages) / len(executed)), page)
+    pages[:] = others
+
+
 def link_references(app: Any, page: str, source: list[str]) -> None:
     """Link what a page cites, and its notebook."""
     if str(app.env.doc2path(page)).endswith(".md") and page != "references":
@@ -141,6 +150,7 @@ def link_in_docstring(app: Any, what: str, name: str, obj: Any, options: Any, li
 
 def setup(app: Any) -> None:
     """Add what Sphinx calls while it reads."""
+    app.connect("env-before-read-docs", spread_notebooks)
     app.connect("source-read", link_references)
     app.connect("autodoc-process-docstring", link_in_docstring)
     app.connect("autodoc-process-docstring", add_figure)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pytensor.graph import ancestors, vectorize_graph
 
 from pm_sysid.compat import change_dist_size, reseed_rngs
@@ -54,7 +56,11 @@ def draw_prior_and_mass(coordinates: Coordinates, draws: int, random_seed: Any =
 
 def free_draws(coordinates: Coordinates, draws: int, random_seed: Any) -> np.ndarray:
     """Particles (draws, d) from the distributions of the free variables, whatever the potentials."""
-    drawn = _free_columns(coordinates, draws, random_seed)
+    return _rows(coordinates, _free_columns(coordinates, draws, random_seed), draws)
+
+
+def _rows(coordinates: Coordinates, drawn: Columns, draws: int) -> np.ndarray:
+    """Particles of unconstrained values."""
     for rv, value in zip(coordinates.model.free_RVs, drawn, strict=True):
         if not np.all(np.isfinite(value)):
             raise ValueError(
@@ -89,10 +95,7 @@ def _free_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Col
 
 
 def _drawn_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Columns:
-    model, values = coordinates.model, []
-    for rv in model.free_RVs:
-        transform = model.rvs_to_transforms[rv]
-        values.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
+    model, values = coordinates.model, _unconstrained(coordinates.model)
     # A variable of the prior may be drawn from another one: all are drawn together.
     many = _together(model.free_RVs, values, draws) if draws > 1 else None
     if many is not None:
@@ -104,7 +107,14 @@ def _drawn_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Co
     return [v[None] for v in drawn] if draws == 1 else list(drawn)
 
 
-def _together(variables: Sequence[Any], values: Sequence[Any], draws: int) -> list[Any] | None:
+def _unconstrained(model: pm.Model) -> list[Any]:
+    """Graphs of the free variables, each in its unconstrained space."""
+    transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
+    pairs = zip(model.free_RVs, transforms, strict=True)
+    return [rv if transform is None else transform.forward(rv, *rv.owner.inputs) for rv, transform in pairs]
+
+
+def _together(variables: Sequence[Any], values: Sequence[Any], draws: Any) -> list[Any] | None:
     """Graphs of values (draws, ...) in which every variable is drawn many times at once; None where one cannot be."""
     first = [rv for rv in variables if not set(ancestors([rv])) & (set(variables) - {rv})]
     try:
@@ -154,6 +164,40 @@ class Prior:
             block=1,
         )
         return dict(zip([*self.names, *self.others], columns, strict=True))
+
+    def particles(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Particles (count, d) in unconstrained space, drawn together if the model allows it, by a function compiled once.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`draw` does.
+        """
+        if self._many is None:
+            drawn = self.draw(count, rng)
+            return self.coordinates.unconstrained({name: drawn[name] for name in self.names})
+        function, rngs = self._many
+        reseed_rngs(rngs, int(rng.integers(2**63)))
+        (rows,), _ = _thinned(
+            count,
+            rng,
+            lambda n: [_rows(self.coordinates, function(n), n)],
+            (lambda c: self.coordinates.potential(c[0])) if self.model.potentials else None,
+            TRIED_TOGETHER,
+            BLOCK,
+        )
+        return rows
+
+    @cached_property
+    def _many(self) -> tuple[Callable[[int], Columns], list[Any]] | None:
+        """Function of the number of draws to columns, and its generators; None where each has to be drawn by itself."""
+        number = pt.lscalar("draws")
+        graphs = _together(self.model.free_RVs, _unconstrained(self.model), number)
+        if graphs is None:
+            return None
+        with compiling:  # in NumPy, as in _drawn_columns
+            function, updates = pm.compile([number], graphs, mode="FAST_COMPILE", return_updates=True)
+        return function, list(updates)
 
     def _potential(self, drawn: Columns) -> np.ndarray:
         values = dict(zip(self.names, drawn, strict=False))

@@ -29,7 +29,7 @@ from pm_sysid.solve.driven_runs import ProcessFlow, entries_of, opened_system, p
 from pm_sysid.solve.run_substeps import needed_steps
 from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.particles import moved, seen
-from pm_sysid.steps.rk4 import rk4_inputs
+from pm_sysid.steps.rk4 import NODES, rk4_inputs
 
 #: Steps in a sampling interval, at least and at most: those of the filter. Paths are drawn at their ends and middles.
 FEWEST, MOST = 4, 16
@@ -203,35 +203,41 @@ class Motion:
             started: np.ndarray = self.start[which][:, None] + kicks @ self.start_spread[which].transpose(0, 2, 1)
             return started
         theta = np.repeat(self.theta[which], z.shape[1], axis=0)
-        x, states = z[..., : self.n_x], z[..., self.n_x :]
+        states, end = z[..., self.n_x :], self.ends[sample]
         each = iter(np.split(kicks, kicks.shape[2] // self.kicks, axis=2) if self.kicks else ())
-        end = self.ends[sample]
+        # States, and what the processes are at the start, in the middle and at the end of a step.
+        parts = np.empty((*z.shape[:2], self.n_x + len(NODES) * self.driving))
+        parts[..., : self.n_x] = z[..., : self.n_x]
+        at = [slice(self.n_x + j * self.driving, self.n_x + (j + 1) * self.driving) for j in range(len(NODES))]
+        parts[..., at[-1]] = self._values(states, which)[..., : self.driving]
         for row in self.inputs.substeps[end - self.inputs.counts[sample] : end]:
             F, L = (table[which] for table in self.flow(row[1] / 2))
-            nodes = [self._values(states, which)]
-            for _ in range(2):
-                states = states @ F + next(each) @ L if self.kicks else states @ F
-                nodes.append(self._values(states, which))
-            final = self._run(self.move, theta, [x, *(v[..., : self.driving] for v in nodes)], row)[1]
-            x = final[..., 0, : self.n_x].reshape(x.shape)
-        return np.concatenate([x, states], axis=2)
+            parts[..., at[0]] = parts[..., at[-1]]
+            for node in at[1:]:
+                states = _times(states, F)
+                if self.kicks:
+                    states = states + _times(next(each), L)
+                parts[..., node] = self._values(states, which)[..., : self.driving]
+            final = self._run(self.move, theta, parts, row)[1]
+            parts[..., : self.n_x] = final[..., 0, : self.n_x].reshape(*z.shape[:2], self.n_x)
+        return np.concatenate([parts[..., : self.n_x], states], axis=2)
 
     def seen(self, z: np.ndarray, sample: int, which: np.ndarray) -> np.ndarray:
         """Log-density (N, particles) of a sample."""
         params = np.repeat(np.concatenate([self.theta[which], self.noise[which]], axis=1), z.shape[1], axis=0)
         row = np.concatenate([self.inputs.samples[sample], self.y[sample]])
-        state = [z[..., : self.n_x], self._values(z[..., self.n_x :], which)]
+        state = np.concatenate([z[..., : self.n_x], self._values(z[..., self.n_x :], which)], axis=2)
         said: np.ndarray = self._run(self.see, params, state, None, row)[0]
         return said.reshape(z.shape[:2])
 
     def _values(self, states: np.ndarray, which: np.ndarray) -> np.ndarray:
         """Values of the processes."""
-        values: np.ndarray = states @ self.weights[which].transpose(0, 2, 1) + self.level[which][:, None]
+        values = _times(states, self.weights[which].transpose(0, 2, 1))
+        values += self.level[which][:, None]
         return values
 
-    def _run(self, kernel: Any, theta: np.ndarray, parts: Sequence[np.ndarray], *rows: np.ndarray | None) -> Any:
+    def _run(self, kernel: Any, theta: np.ndarray, state: np.ndarray, *rows: np.ndarray | None) -> Any:
         """Call a kernel for all particles: for the row of a step, or for none and the row of a sample."""
-        state = np.concatenate(parts, axis=2)
         step, sample = (np.empty((0, 0)) if row is None else row[None] for row in (*rows, np.empty(0))[:2])
         return kernel(theta, state.reshape(-1, 1, state.shape[2]), EDGES, np.array([len(step)]), step, sample)
 
@@ -451,6 +457,12 @@ def _resampled(weights: np.ndarray, few: np.ndarray, rng: np.random.Generator | 
     found = np.searchsorted(rows.ravel(), arrows.ravel()).reshape(arrows.shape) - particles * offset
     chosen[few] = np.minimum(found, particles - 1)
     return chosen
+
+
+def _times(rows: np.ndarray, matrices: np.ndarray) -> np.ndarray:
+    """``rows @ matrices``; NumPy takes several times as long for matrices of one number."""
+    product: np.ndarray = rows * matrices if matrices.shape[1:] == (1, 1) else rows @ matrices
+    return product
 
 
 def _blocks(parts: Sequence[np.ndarray]) -> np.ndarray:

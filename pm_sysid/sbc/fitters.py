@@ -124,13 +124,12 @@ class IBISRefit:
         self.prior = Prior(model)
         self.sequential = Sequential(Target(model, threads), draws, threshold, Moves() if moves is None else moves)
         # Compiled here, by one draw of the prior, and not in the first fit.
-        self.sequential.init(Start(self.sequential.target.draw_prior(1, 0)))
+        self.sequential.init(Start(self.prior.particles(1, np.random.default_rng(0))))
 
     def __call__(self, rng: np.random.Generator) -> Drawn:
         """Sample."""
         # From the compiled prior: that of the target is compiled with every call.
-        drawn = self.prior.draw(CROWD * self.sequential.draws, rng)
-        state = self.sequential.init(Start(self.prior.coordinates.unconstrained(drawn)))
+        state = self.sequential.init(Start(self.prior.particles(CROWD * self.sequential.draws, rng)))
         while not self.sequential.finished(state):
             state = self.sequential.step(state, rng)
         statistics = {"stages": float(state.stage), "accept_rate": state.accept_rate, "proposal_ess": state.proposal_ess}

@@ -69,10 +69,15 @@ def solve(A: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class Filter:
-    """The filter of one structure; ``rounding`` moves every residual by that much of its terms, to measure conditioning."""
+    """The filter of one structure.
 
-    def __init__(self, structure: Structure, values: Values, rounding: float = 0.0, seed: int = 0) -> None:
+    To measure conditioning, ``rounding`` moves every residual by that much of its terms, but for the first ``still`` points.
+    """
+
+    def __init__(self, structure: Structure, values: Values, rounding: float = 0.0, seed: int = 0, still: int = 0) -> None:
         self.s, self.rounding, self.rng = structure, jets.REAL(rounding), np.random.default_rng(seed)
+        self.moving = slice(still, None)
+        self.transitions: dict[Any, tuple[np.ndarray, np.ndarray]] = {}
         self.q, self.chains = structure.order, structure.chain_states
         self.n, self.nc = structure.n_states, len(structure.chain_states)
         self.D = (self.q + 1) * self.nc
@@ -105,6 +110,11 @@ class Filter:
         return Belief(parts[..., 0].T.copy(), np.zeros((self.B, self.D, self.D), jets.REAL), G, V)
 
     def transition(self, h: Any) -> tuple[np.ndarray, np.ndarray]:
+        if h not in self.transitions:  # most substeps of a record are of one length
+            self.transitions[h] = self._transition(h)
+        return self.transitions[h]
+
+    def _transition(self, h: Any) -> tuple[np.ndarray, np.ndarray]:
         q, A, Q = self.q, np.zeros((self.D, self.D), jets.REAL), np.zeros((self.D, self.D), jets.REAL)
         h = jets.REAL(h)
         for i in range(q + 1):
@@ -130,7 +140,8 @@ class Filter:
             top = c * (self.q + 1) + len(chain)
             z[:, c] = m[:, top] - rate[:, 0]
             if self.rounding:
-                z[:, c] += self.rounding * self.rng.normal(size=self.B) * (np.abs(m[:, top]) + np.abs(rate[:, 0]))
+                size = (np.abs(m[:, top]) + np.abs(rate[:, 0]))[self.moving]
+                z[self.moving, c] += self.rounding * self.rng.normal(size=len(size)) * size
             H[:, c, self.columns] -= rate[:, 1:]
             H[:, c, top] += 1
         return z, H

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pymc as pm
 import pytest
+import scipy
 
 from pm_sysid.likelihood import prior_draws
 from pm_sysid.likelihood.coordinates import Coordinates
@@ -23,7 +24,11 @@ def one_by_one(model: pm.Model, draws: int) -> np.ndarray:
     return Prior(model).draw(draws, np.random.default_rng(1))["x"]
 
 
-WAYS = pytest.mark.parametrize("draw", [together, one_by_one])
+def compiled_once(model: pm.Model, draws: int) -> np.ndarray:
+    return Prior(model).particles(draws, np.random.default_rng(1))[:, 0]
+
+
+WAYS = pytest.mark.parametrize("draw", [together, one_by_one, compiled_once])
 
 
 def constrained(potential: Callable[[pm.Distribution], pm.Distribution]) -> pm.Model:
@@ -74,3 +79,28 @@ def test_impossible_parameters_of_a_potential_are_not_obeyed(draw: Draw) -> None
     """The log density of a scale below zero is minus infinity, not an error."""
     found = draw(constrained(lambda x: pm.logp(pm.Normal.dist(0.0, x), 1.0)), 5)
     assert found.min() > 0
+
+
+def test_particles_of_one_compiled_function_are_those_of_the_prior() -> None:
+    """Of any number, the same for the same seed, and in law what is drawn one by one; also of variables drawn from others."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 2.0)
+        pm.Normal("x", scale, scale, shape=2)
+        pm.Normal("y", 0.0, 1.0, observed=np.zeros(3))
+    prior = Prior(model)
+    found = prior.particles(4000, np.random.default_rng(1))
+    np.testing.assert_array_equal(found, prior.particles(4000, np.random.default_rng(1)))
+    assert prior.particles(1, np.random.default_rng(1)).shape == (1, 3) and found.shape == (4000, 3)
+    drawn = prior.coordinates.unconstrained(prior.draw(4000, np.random.default_rng(2)))
+    for a, b in zip(found.T, drawn.T, strict=True):
+        assert scipy.stats.ks_2samp(a, b).pvalue > 1e-3
+    standard = (found[:, 1:] - np.exp(found[:, :1])) / np.exp(found[:, :1])
+    assert scipy.stats.kstest(standard.ravel(), "norm").pvalue > 1e-3 and abs(np.corrcoef(standard.T)[0, 1]) < 0.06
+
+
+def test_particles_of_a_prior_that_is_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prior_draws, "_together", lambda *_: None)
+    with pm.Model() as model:
+        pm.LogNormal("x", 1.0, 0.5)
+    found = Prior(model).particles(300, np.random.default_rng(1))
+    assert found.shape == (300, 1) and abs(found.mean() - 1.0) < 0.15 and abs(found.std() - 0.5) < 0.1
