@@ -46,7 +46,7 @@ def accurate(rates: np.ndarray, t: np.ndarray = TIMES) -> np.ndarray:
         by_b = 2 * k2 * x[1]
         return [[-k1, k3 * x[2], k3 * x[1]], [k1, -k3 * x[2] - by_b, -k3 * x[1]], [0.0, by_b, 0.0]]
 
-    y: np.ndarray = solve_ivp(f, t[[0, -1]], [1.0, 0, 0], "Radau", t, jac=jac, rtol=1e-11, atol=1e-15).y.T
+    y: np.ndarray = solve_ivp(f, t[[0, -1]], [1.0, 0, 0], "LSODA", t, jac=jac, rtol=1e-12, atol=1e-16).y.T
     return y
 
 
