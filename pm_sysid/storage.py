@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
-from filelock import FileLock, Timeout
 
 # -- one file -------------------------------------------------------------------------------------------------------------
 
@@ -130,11 +129,15 @@ class Lock:
     """
 
     def __init__(self, path: Path, remedy: str = "give another checkpoint") -> None:
+        from filelock import FileLock  # not above: from then on each call of id() is audited, and graphs take a tenth longer
+
         self.path, self.remedy = path, remedy
         self.file = FileLock(path.with_name(f"{path.name}.lock"), timeout=0, thread_local=False)
 
     def acquire(self, *, shared_with_own: bool = False) -> None:
         """Take the lock, or refuse; ``shared_with_own`` lets in the process that holds it, and its workers."""
+        from filelock import Timeout
+
         marker = Path(self.file.lock_file)
         try:
             self.file.acquire()

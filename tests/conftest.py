@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 pytest.register_assert_rewrite("support")
 
@@ -27,6 +28,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if os.environ.get("CI"):
                 pytest.fail(reason, pytrace=False)
             pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """No examples are looked for in the docstrings of tests, which have none: a tenth of the time of collecting."""
+    found = yield
+    return [collector for collector in found if not isinstance(collector, DoctestModule)]
 
 
 @pytest.fixture
@@ -50,13 +58,28 @@ def same_random_numbers(request: pytest.FixtureRequest) -> None:
         generator.bit_generator.state = state
 
 
-@pytest.fixture
-def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of reports are drawn into their axes, and the picture made of them is empty: half of the time of a report."""
+@contextmanager
+def _unrendered() -> Iterator[None]:
     from pm_sysid.reports import drawing
 
     encoded, empty = drawing._encoded, base64.b64encode(b"\x89PNG").decode()
-    monkeypatch.setattr(drawing, "_encoded", lambda drawn, form, **o: encoded(drawn, form, **o) if form == "svg" else empty)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "_encoded", lambda drawn, form, **o: encoded(drawn, form, **o) if form == "svg" else empty)
+        yield
+
+
+@pytest.fixture
+def unrendered() -> Iterator[None]:
+    """Figures of reports are drawn into their axes, and the picture made of them is empty: half of the time of a report."""
+    with _unrendered():
+        yield
+
+
+@pytest.fixture(scope="module")
+def unrendered_for_all() -> Iterator[None]:
+    """What :func:`unrendered` is for a test, while the reports that the tests of a module share are made."""
+    with _unrendered():
+        yield
 
 
 #: Folders and files whose subject is what PyTensor compiles by numba, or how fast it is.

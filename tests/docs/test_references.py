@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from support.scripts import ROOT, load
+from support.statements import statements
 
 THEORY = sorted((ROOT / "docs" / "theory").glob("*.md"))
 
@@ -85,9 +86,9 @@ def test_years_of_citations_are_those_of_the_list(module: ModuleType) -> None:
         known.setdefault(plain(one.names), set()).add(one.year)
     texts = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
     for path in (ROOT / "pm_sysid").rglob("*.py"):
-        nodes = ast.walk(ast.parse(path.read_text()))
+        nodes = statements(ast.parse(path.read_text()))
         texts += [ast.get_docstring(n) or "" for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef | ast.Module)]
-    for text in texts:
+    for text in map(plain, texts):
         for names, years in known.items():
-            for year in re.findall(rf"(?<![\w,] )(?<!and ){re.escape(names)}\s\(?((?:19|20)\d\d)\b", plain(text)):
+            for year in re.findall(rf"(?<![\w,] )(?<!and ){re.escape(names)}\s\(?((?:19|20)\d\d)\b", text):
                 assert int(year) in years, f"{names} ({year})"

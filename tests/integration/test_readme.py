@@ -2,10 +2,12 @@ import re
 from pathlib import Path
 
 import matplotlib
+import pytest
 
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.slow
 def test_the_readme_example_runs_as_printed(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     matplotlib.use("Agg")

@@ -89,7 +89,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory):
+def good(tmp_path_factory, unrendered_for_all):
     units = {"position": "m", "acceleration": "m/s^2", "F": "N", "k": "1/s^2"}
     path = sid.report(MODEL, draws(), RECORD, validation=OTHER, path=tmp_path_factory.mktemp("r") / "good.html", units=units)
     return path.read_text()

@@ -99,7 +99,7 @@ def exact(case: Case, values: dict[str, float]) -> np.ndarray:
         def rates(t: float, x: np.ndarray, u: float = u) -> tuple[Any, ...]:
             return case.rates(Plain, x, u, values)
 
-        x = solve_ivp(rates, (0, case.step), x, rtol=1e-10, atol=1e-12).y[:, -1]
+        x = solve_ivp(rates, (0, case.step), x, "DOP853", rtol=1e-10, atol=1e-12).y[:, -1]
     return np.array(rows)
 
 

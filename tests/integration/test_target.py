@@ -406,7 +406,7 @@ def test_a_copied_target_is_the_same() -> None:
         assert copy.labels == target.labels and repr(copy) == repr(target)
 
 
-def test_log_likelihoods_of_one_number_are_taken_in_with_the_first_sample() -> None:
+def test_log_likelihoods_of_one_number_are_taken_in_with_the_first_sample(interpreted: None) -> None:
     with pm.Model() as model:
         a = pm.Normal("a")
         series = pm.Normal("y", a, 1.0, observed=Y)

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support.statements import statements
+
 ROOT = Path(__file__).parents[2] / "pm_sysid"
 COMPAT = sorted((ROOT / "compat").glob("*.py"))
 LIBRARIES = {"arviz", "arviz_base", "arviz_plots", "arviz_stats", "llvmlite", "numba", "pymc", "pytensor"}
@@ -48,7 +50,7 @@ PUBLIC = {
 
 def from_imports(path: Path) -> Iterator[tuple[str, str, str]]:
     """Module, name, and the name in the file, of every ``from module import name`` of a file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from ((node.module, alias.name, alias.asname or alias.name) for alias in node.names)
 

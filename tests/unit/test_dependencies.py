@@ -7,10 +7,13 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from support.statements import statements
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -30,7 +33,9 @@ def requirements(lines: list[str]) -> dict[str, str]:
 
 def imported(path: Path) -> Iterator[str]:
     """Top-level names that a file imports, inside functions too."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    walk = ast.walk if "import_module" in text else statements  # expressions are most of a file
+    for node in walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -39,13 +44,15 @@ def imported(path: Path) -> Iterator[str]:
             yield from (a.value.split(".")[0] for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
 
 
+#: Which distributions a package is of; the search takes longer than all these tests.
+distributions_by_package = cache(packages_distributions)
 MODULES = sorted({name for path in (ROOT / "pm_sysid").rglob("*.py") for name in imported(path)} - sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name != "pm_sysid"])
 def test_every_import_is_declared(module: str) -> None:
     declared = requirements([*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)])
-    distributions = {canonical(name) for name in packages_distributions().get(module, [module])}
+    distributions = {canonical(name) for name in distributions_by_package().get(module, [module])}
     assert distributions & set(declared), f"{module} is imported; declare {distributions} in pyproject.toml"
 
 

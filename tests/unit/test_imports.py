@@ -10,11 +10,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import pm_sysid
+from support.statements import statements
 
 ROOT = Path(pm_sysid.__file__).parent
 DESIGN = ROOT.parent / "docs" / "design.md"
@@ -52,7 +54,7 @@ PLACE = {name: i for i, name in enumerate(ORDER)}
 def imports(path: Path, *, inside_functions: bool = True) -> Iterator[str]:
     """What a file imports: ``from package import module`` counts as the module, a name as the module that holds it."""
     tree = ast.parse(path.read_text())
-    for node in ast.walk(tree) if inside_functions else tree.body:
+    for node in statements(tree) if inside_functions else tree.body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -73,12 +75,18 @@ def too_late(name: str, path: Path) -> list[str]:
     return [other for other in own(path) if other == "" or PLACE[other] >= PLACE[name]]
 
 
+@cache
+def own_of_module(name: str) -> set[str]:
+    """What a module of the package imports of it."""
+    return own(MODULES[name])
+
+
 def closure(name: str) -> set[str]:
     """All that a module imports, directly or through others."""
     found: set[str] = set()
     todo = [name]
     while todo:
-        for other in own(MODULES[todo.pop()]) - found:
+        for other in own_of_module(todo.pop()) - found:
             found.add(other)
             todo.append(other)
     return found

@@ -159,7 +159,7 @@ def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest
 
     monkeypatch.setattr(module._Run, "_more_steps", never_enough)
     with pytest.warns(UserWarning, match="The posterior needs more steps than it was drawn with: sample again."):
-        idata = sid.sample(line(), 500, **QUIET)
+        idata = sid.sample(line(), 400, tune=200, **QUIET)
     assert judged == ["at the mode"] + ["on the posterior"] * 3 and idata.attrs["trusted"] == 0
 
 
@@ -247,7 +247,7 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
 
 
 def test_one_seed_gives_one_result_that_can_be_saved(tmp_path: Any) -> None:
-    results = [sid.sample(line(), 600, **QUIET | {"cores": cores}) for cores in (1, 2)]
+    results = [sid.sample(line(), 600, tune=200, **QUIET | {"cores": cores}) for cores in (1, 2)]
     np.testing.assert_array_equal(*(r.posterior["mu"].values for r in results))
     results[0].to_netcdf(tmp_path / "posterior.nc")
 

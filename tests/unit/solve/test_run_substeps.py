@@ -32,7 +32,7 @@ def accurate(k1: float, k2: float, k3: float) -> np.ndarray:
         back, used = k3 * x[1] * x[2], k2 * x[1] ** 2
         return [back - k1 * x[0], k1 * x[0] - back - used, used]
 
-    run: np.ndarray = solve_ivp(f, TIMES[[0, -1]], START, "Radau", TIMES, rtol=1e-10, atol=1e-17).y.T
+    run: np.ndarray = solve_ivp(f, TIMES[[0, -1]], START, "LSODA", TIMES, rtol=1e-11, atol=1e-18).y.T
     return run
 
 

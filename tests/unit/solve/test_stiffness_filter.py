@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,17 +46,26 @@ def accurate(rates: np.ndarray, t: np.ndarray = TIMES) -> np.ndarray:
         by_b = 2 * k2 * x[1]
         return [[-k1, k3 * x[2], k3 * x[1]], [k1, -k3 * x[2] - by_b, -k3 * x[1]], [0.0, by_b, 0.0]]
 
-    y: np.ndarray = solve_ivp(f, t[[0, -1]], [1.0, 0, 0], "Radau", t, jac=jac, rtol=1e-11, atol=1e-15).y.T
+    y: np.ndarray = solve_ivp(f, t[[0, -1]], [1.0, 0, 0], "LSODA", t, jac=jac, rtol=1e-12, atol=1e-16).y.T
     return y
 
 
-TRUTH = accurate(RATES)
 NOISE = 0.01 * SIZE
-RECORD = sid.TimeSeries(TIMES, None, TRUTH + NOISE * np.random.default_rng(0).normal(size=TRUTH.shape))
+
+
+@cache
+def truth() -> np.ndarray:
+    return accurate(RATES)
+
+
+@cache
+def measured() -> sid.TimeSeries:
+    y = truth()
+    return sid.TimeSeries(TIMES, None, y + NOISE * np.random.default_rng(0).normal(size=y.shape))
 
 
 def gaussian(rates: np.ndarray) -> float:
-    error = (RECORD.output_matrix - accurate(rates)) / NOISE
+    error = (measured().output_matrix - accurate(rates)) / NOISE
     return float(-0.5 * np.sum(error**2 + np.log(2 * np.pi * NOISE**2)))
 
 
@@ -65,7 +75,7 @@ def model() -> Any:
     with pm.Model() as model:
         rates = {n: pm.LogNormal(n, np.log(2 * k), 1.0) for n, k in zip(NAMES, RATES, strict=True)}
         noise = dict(zip("abc", NOISE, strict=True))
-        sid.ODEFilter("y", ROBERTSON, RECORD, rates, noise=noise, x0=[1.0, 0.0, 0.0], solver=sid.EK1(order=3))
+        sid.ODEFilter("y", ROBERTSON, measured(), rates, noise=noise, x0=[1.0, 0.0, 0.0], solver=sid.EK1(order=3))
     return model
 
 
@@ -108,7 +118,7 @@ def test_settling_keeps_the_grid_and_other_records_are_refused(model: Any, caplo
         after = sid.settle_substeps(dict(zip(NAMES, RATES, strict=True)), model=model)["y"]
     assert after.grids is not None and after.settled and after.where == "at the point given"
     with pytest.raises(ValueError, match=r"are those of its record.* build a new model"):
-        sid.set_data({"y": RECORD[:20]}, model)
+        sid.set_data({"y": measured()[:20]}, model)
     with pytest.raises(ValueError, match=r"follow the solution of its record already.* give the number"):
         sid.set_substeps("auto", model)
 
@@ -120,11 +130,11 @@ def test_other_measurements_at_the_same_times_are_taken(model: Any) -> None:
         filter_view("y", model).observed.get_value(),
     )
     try:
-        sid.set_data({"y": RECORD.replace(y=TRUTH)}, model)
+        sid.set_data({"y": measured().replace(y=truth())}, model)
         exact = -0.5 * len(TIMES) * np.sum(np.log(2 * np.pi * NOISE**2))
         assert float(density(point)) == pytest.approx(exact, abs=0.1)
     finally:
-        sid.set_data({"y": RECORD.replace(y=before)}, model)
+        sid.set_data({"y": measured().replace(y=before)}, model)
 
 
 # -- grids ------------------------------------------------------------------------------------------------------------
@@ -170,14 +180,16 @@ def test_steps_given_for_each_interval_are_those_of_the_filter(model: Any) -> No
     with pm.Model() as other:
         rates = {n: pm.LogNormal(n, np.log(2 * k), 1.0) for n, k in zip(NAMES, RATES, strict=True)}
         noise = dict(zip("abc", NOISE, strict=True))
-        sid.ODEFilter("y", ROBERTSON, RECORD, rates, noise=noise, x0=[1.0, 0.0, 0.0], solver=sid.EK1(order=3), substeps=counts)
+        sid.ODEFilter(
+            "y", ROBERTSON, measured(), rates, noise=noise, x0=[1.0, 0.0, 0.0], solver=sid.EK1(order=3), substeps=counts
+        )
     choice = filter_view("y", other).op.grid.choice
     assert choice.asked == "array" and choice.grids is not None and choice.grids[0].total == counts.sum()
     point = {f"{n}_log__": np.log(k) for n, k in zip(NAMES, RATES, strict=True)}
     assert other.compile_logp(vars=other.observed_RVs)(point) == pytest.approx(gaussian(RATES), abs=0.1)
     assert sid.substeps_attrs(other)["substeps_y_asked"] == "array"
     with pytest.raises(ValueError, match=r"those of its record .* given for each sampling interval"):
-        sid.set_data({"y": RECORD[:20]}, other)
+        sid.set_data({"y": measured()[:20]}, other)
 
 
 @pytest.mark.parametrize("solver", [sid.EK0(order=2), sid.EK1(order=2, covariance="block")])

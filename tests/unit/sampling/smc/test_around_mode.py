@@ -279,7 +279,7 @@ def test_draws_walk_where_proposals_do_not_fit() -> None:
     density = norm.pdf(grid) * norm.pdf(grid**2, 0, np.hypot(3, width))
     mass = density.sum() * (grid[1] - grid[0])
     idata = sample_around_mode(
-        np.zeros(2), np.diag([1.0, width**2]), 1000, model=model, chains=4, random_seed=1, progressbar=False
+        np.zeros(2), np.diag([1.0, width**2]), 1000, model=model, chains=2, random_seed=1, progressbar=False
     )
     assert np.any(final(stages(idata))["walks"].values > 0)
     found = sid.log_evidence(idata)
