@@ -16,9 +16,10 @@ import xarray as xr
 
 from pm_sysid.arguments import shown
 from pm_sysid.idata import elements, labelled, posterior_of
-from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
+from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
 from pm_sysid.posterior.log_likelihood import evaluate
+from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
 from pm_sysid.posterior.predict import predict
 from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.timeseries import TimeSeries
@@ -59,7 +60,9 @@ def compare_models(
     Raises
     ------
     ValueError
-        If the models are observed on different data, or a posterior does not fit its model.
+        If the models are observed on different data; if a sample counts as a probability in one model and as a density in
+        another, as with and without limits of a sensor; if a posterior, or a run of ``evidence``, does not fit its model, or
+        was sampled on other data than it holds (by its group ``observed_data``).
 
     Notes
     -----
@@ -96,6 +99,7 @@ def compare_models(
     if not pairs:
         raise ValueError("models is empty; give a dict of name: (model, idata).")
     _same_data({name: model for name, (model, _) in pairs.items()})
+    _same_probabilities({name: model for name, (model, _) in pairs.items()})
     sequential = _runs_of(evidence, pairs)
     rows: dict[str, dict[str, float]] = {}
     found: dict[str, dict[str, Any]] = {c: {} for c in CRITERIA}
@@ -161,14 +165,22 @@ def _runs_of(evidence: Any, models: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"evidence names {unknown}, which are no models; the models are {list(models)}.")
     for name, idata in evidence.items():
+        what, (model, _) = f"evidence[{name!r}]", models[name]
         if np.isnan(_evidence(idata).value):
-            raise ValueError(f"evidence[{name!r}] has no log evidence; give the result of sample_ibis or pm.sample_smc.")
+            raise ValueError(f"{what} has no log evidence; give the result of sample_ibis or pm.sample_smc.")
+        drawn = posterior_of(idata)
+        if missing := [str(v.name) for v in model.free_RVs if v.name not in drawn]:
+            raise ValueError(
+                f"{what} lacks the variables {missing} of its model and has {sorted(map(str, drawn))}: it is a run of another "
+                "model; give a run of this one."
+            )
+        check_sampled_on(idata, model, what)
     return dict(evidence)
 
 
 def _same_data(models: Mapping[str, pm.Model]) -> None:
     """Refuse models that are observed on different measurements."""
-    data = {name: {str(v.name): value_of(m.rvs_to_values[v]) for v in m.observed_RVs} for name, m in models.items()}
+    data = {name: observed(model) for name, model in models.items()}
     (first, reference), *others = data.items()
     for name, values in others:
         by_name = set(values) == set(reference)
@@ -185,6 +197,23 @@ def _same_data(models: Mapping[str, pm.Model]) -> None:
             f"models {first!r} and {name!r} have different data ({what}); criteria compare models of the same measurements "
             "only: fit both to one record, in one unit."
         )
+
+
+def _same_probabilities(models: Mapping[str, pm.Model]) -> None:
+    """Refuse models of the same measurements in which other samples count as probabilities, where others have densities."""
+    (first, reference), *others = ((name, probabilities(model)) for name, model in models.items())
+    for name, found in others:
+        pairs = found if set(found) == set(reference) else dict(zip(reference, found.values(), strict=True))
+        for variable, ours in reference.items():
+            if np.array_equal(ours, pairs[variable]):
+                continue
+            raise ValueError(
+                f"models {first!r} and {name!r} cannot be compared: of {variable!r}, {ours.sum()} of {ours.size} samples count "
+                f"as a probability (at a limit, or discrete) in the first, {pairs[variable].sum()} in the second, all others "
+                "as a density. Densities depend on the unit and probabilities do not, and so would the verdict. Give both "
+                "models the same limits (ODEFilter(limits=...), pm.Censored), or call compare_models for each alone with "
+                "records of validation, and compare their errors."
+            )
 
 
 def _unmixed(model: pm.Model, idata: Any) -> str:

@@ -21,6 +21,7 @@ from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
 from pm_sysid.plots.record import plot_record
 from pm_sysid.plots.zoomable import need_plotly
+from pm_sysid.posterior.observed import check_sampled_on
 from pm_sysid.progress import progress_bar
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.blocks import Block, Facts, Heading, Links, Summary, Table, Verdicts
@@ -85,7 +86,8 @@ def report(
     ImportError
         If ``interactive`` is asked for, and plotly is missing.
     TypeError, ValueError
-        If a model has no ODEFilter, a posterior does not fit its model, or a record does not.
+        If a model has no ODEFilter, a posterior does not fit its model or was sampled on other data than it holds, or a record
+        does not fit.
 
     Examples
     --------
@@ -129,6 +131,7 @@ def report(
     studies = {}
     for name, (one, draws) in pairs.items():
         records = _records(one, draws, record)
+        check_sampled_on(draws, one, "idata" if isinstance(model, pm.Model) else f"the posterior of {name!r}")
         if validation.all and len(records) != 1:
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
         found = _units(one, records, validation.all, units or {})

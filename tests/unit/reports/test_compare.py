@@ -1,0 +1,58 @@
+"""What compare_models refuses to compare, and what it says of a comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pm_sysid as sid
+from support.tiny import DECAY, IDATA, POSTERIOR, RECORD, Y
+
+
+def decay(record: sid.TimeSeries = RECORD, **options: Any) -> pm.Model:
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 0.5)
+        solver = sid.EK1(order=3)
+        sid.ODEFilter("y", DECAY, record, {"rate": rate}, noise=0.05, x0=1.0, solver=solver, substeps=1, **options)
+    return model
+
+
+def run_of(y: Any, **draws: Any) -> xr.DataTree:
+    """A sequential run."""
+    posterior = xr.Dataset({name: (("chain", "draw"), values) for name, values in draws.items()})
+    statistics = xr.Dataset({"log_marginal_likelihood": (("chain", "stage"), np.array([[-3.0], [-3.1]]))})
+    data = xr.Dataset({"y": ("t", y)})
+    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": statistics, "observed_data": data})
+
+
+def test_censored_and_uncensored_models_are_not_compared() -> None:
+    """Densities depend on the unit of y, and probabilities do not: the verdict turned round from metres to millimetres."""
+    clipped = RECORD.replace(y=np.minimum(Y, 0.8))
+    pairs = {"plain": (decay(clipped), IDATA), "limits": (decay(clipped, limits=(None, 0.8)), IDATA)}
+    caught = int((Y >= 0.8).sum())
+    message = rf"models 'plain' and 'limits' cannot be compared: of 'y', 0 of 20 samples .* first, {caught} in the second"
+    with pytest.raises(ValueError, match=message):
+        sid.compare_models(pairs)
+    both = {"limits": pairs["limits"], "again": (decay(clipped, limits=(-9.0, 0.8)), IDATA)}
+    assert sid.compare_models(both).table["LOO"].notna().all()
+    with pm.Model() as normal:
+        pm.Normal("z", pm.LogNormal("rate"), 0.3, observed=np.minimum(Y, 0.8))
+    with pm.Model() as censored:
+        pm.Censored("y", pm.Normal.dist(pm.LogNormal("rate"), 0.3), None, 0.8, observed=np.minimum(Y, 0.8))
+    with pytest.raises(ValueError, match=r"of 'z', 0 of 20 samples count as a probability .* Give both models the same limits"):
+        sid.compare_models({"normal": (normal, IDATA), "censored": (censored, IDATA)})
+
+
+def test_an_evidence_is_that_of_the_same_model_and_data() -> None:
+    draws = POSTERIOR["rate"].to_numpy()
+    pairs = {"a": (decay(), IDATA)}
+    found = sid.compare_models(pairs, evidence={"a": run_of(Y, rate=draws)}).table
+    assert found.loc["a", "log_evidence"] == pytest.approx(-3.05, abs=0.01)
+    with pytest.raises(ValueError, match=r"evidence\['a'\] was sampled on other data"):
+        sid.compare_models(pairs, evidence={"a": run_of(Y + 3.0, rate=draws)})
+    with pytest.raises(ValueError, match=r"evidence\['a'\] lacks the variables \['rate'\] of its model and has \['mu'\]"):
+        sid.compare_models(pairs, evidence={"a": run_of(Y, mu=draws)})
