@@ -22,6 +22,7 @@ from pm_sysid.posterior.log_likelihood import evaluate
 from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
 from pm_sysid.posterior.predict import predict
 from pm_sysid.records.metrics import fit_percent, rmse
+from pm_sysid.records.overlap import shared_samples
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.comparison import CRITERIA, Comparison
 from pm_sysid.reports.comparison_page import Case
@@ -61,17 +62,18 @@ def compare_models(
     ------
     ValueError
         If the models are observed on different data; if a sample counts as a probability in one model and as a density in
-        another, as with and without limits of a sensor; if a posterior, or a run of ``evidence``, does not fit its model, or
+        another, as with and without limits of a sensor; if a record of validation has other units than those of the fit, where
+        both are known; if a posterior, or a run of ``evidence``, does not fit its model, or
         was sampled on other data than it holds (by its group ``observed_data``).
 
     Notes
     -----
     What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed, or that
-    :func:`sample` does not trust. The evidence is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or
-    ``pm.sample_smc``; its errors go into the weights, ``notes`` say where they leave open which model is the best, and what
-    speaks against an evidence. Where a model has potentials, evidences of the two kinds of runs are not of one definition,
-    which ``notes`` say, too. Stacking weights are those of ``az.compare`` from LOO (Yao et al. 2018).
-    Compare Green (2015), Table 2.
+    :func:`sample` does not trust, and records of validation of which a stretch of samples was used for the fit. The evidence
+    is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
+    weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model
+    has potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights
+    are those of ``az.compare`` from LOO (Yao et al. 2018). Compare Green (2015), Table 2.
 
     Examples
     --------
@@ -330,7 +332,14 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
             f"validation: of {', '.join(one.name for one in system.driving)} nothing is known on a new record; RMSE and fit "
             "are those of the median of runs on drawn paths, and say nothing of their spread."
         )
-    for record in validation.all:
+    fitted = filter_view(label, model).records()
+    for r, record in enumerate(validation.all):
+        if shared := shared_samples(record, fitted):
+            which = f"record {r + 1}" if len(validation.all) > 1 else "the record"
+            said.append(
+                f"validation: {shared} of the {len(record)} samples of {which} were used for the fit; RMSE and fit validate "
+                "nothing there."
+            )
         if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
             raise ValueError(f"a record of validation has the outputs {record.outputs}; model {name!r} has {system.outputs}.")
         options = {"draws": validation.runs, "x0": given or None, "record": validation.record, "params": validation.params}

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
-from support.tiny import DECAY, IDATA, POSTERIOR, RECORD, Y
+from support.tiny import DECAY, IDATA, POSTERIOR, RECORD, T, Y
 
 
 def decay(record: sid.TimeSeries = RECORD, **options: Any) -> pm.Model:
@@ -56,3 +56,18 @@ def test_an_evidence_is_that_of_the_same_model_and_data() -> None:
         sid.compare_models(pairs, evidence={"a": run_of(Y + 3.0, rate=draws)})
     with pytest.raises(ValueError, match=r"evidence\['a'\] lacks the variables \['rate'\] of its model and has \['mu'\]"):
         sid.compare_models(pairs, evidence={"a": run_of(Y, mu=draws)})
+
+
+def test_a_record_of_the_fit_is_noted_where_it_validates() -> None:
+    new = RECORD.replace(y=np.exp(-T) + 0.05 * np.random.default_rng(2).standard_normal(20))
+
+    def notes(*records: sid.TimeSeries) -> list[str]:
+        found = sid.compare_models({"a": (decay(), IDATA)}, sid.Validation(records, x0={"level": 1.0})).notes
+        return [n for n in found.get("a", ()) if n.startswith("validation: ")]
+
+    assert not notes(new)
+    assert notes(RECORD) == [
+        "validation: 20 of the 20 samples of the record were used for the fit; RMSE and fit validate nothing there."
+    ]
+    (note,) = notes(new, RECORD[5:])
+    assert "15 of the 15 samples of record 2 were used" in note
