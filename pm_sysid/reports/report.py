@@ -31,6 +31,7 @@ from pm_sysid.reports.drawing import figure
 from pm_sysid.reports.html import Page, document
 from pm_sysid.reports.sections import Score, Study, with_units
 from pm_sysid.reports.validation import Validation
+from pm_sysid.solve.checks import OF_FIT, check_units
 
 
 def report(
@@ -87,7 +88,7 @@ def report(
         If ``interactive`` is asked for, and plotly is missing.
     TypeError, ValueError
         If a model has no ODEFilter, a posterior does not fit its model or was sampled on other data than it holds, or a record
-        does not fit.
+        does not fit, or has other units than those of the fit, where both are known.
 
     Examples
     --------
@@ -134,11 +135,14 @@ def report(
         check_sampled_on(draws, one, "idata" if isinstance(model, pm.Model) else f"the posterior of {name!r}")
         if validation.all and len(records) != 1:
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
+        for r, new in enumerate(validation.all):
+            which = f"validation[{r}]" if len(validation.all) > 1 else "validation"
+            check_units(which, new, OF_FIT, [fitted for some in records.values() for fitted in some])
         found = _units(one, records, validation.all, units or {})
         records = {label: _called(some, filter_view(label, one).system.outputs, found) for label, some in records.items()}
         outputs = filter_view(next(iter(records)), one).system.outputs
-        new = replace(validation, records=_called(validation.all, outputs, found))
-        studies[name] = Study(one, draws, records, new, found, interactive)
+        tried = replace(validation, records=_called(validation.all, outputs, found))
+        studies[name] = Study(one, draws, records, tried, found, interactive)
 
     several, first = len(studies) > 1, next(iter(studies.values()))
     summary: list[Block] = []
@@ -157,7 +161,8 @@ def report(
         summary.append(Summary(headline(studies), findings))
         if several:
             say("comparison")
-            compared = compare_models(pairs, first.validation, evidence=evidence)
+            plain = replace(first.validation, records=[r.replace(units=None) for r in first.validation.all])
+            compared = replace(compare_models(pairs, plain, evidence=evidence), validation=first.validation.all)
             summary.append(Heading("Comparison"))
             summary += overview(compared.table_html(), compared.notes, compared.cases, first.validation.all, units)
         else:
