@@ -31,6 +31,9 @@ from pm_sysid.reports.verdicts import distrust
 from pm_sysid.sampling.convergence import chains_that_missed, mixing
 from pm_sysid.sampling.smc.stages import Evidence, log_evidence, stages
 
+#: Difference of two deviances up to which their standard error cannot be trusted either.
+SMALL_DIFFERENCE = 8.0
+
 
 def compare_models(
     models: Mapping[str, tuple[pm.Model, Any]],
@@ -73,7 +76,9 @@ def compare_models(
     is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
     weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model
     has potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights
-    are those of ``az.compare`` from LOO (Yao et al. 2018). Compare Green (2015), Table 2.
+    are those of ``az.compare`` from LOO (Yao et al. 2018). They may be one and zero for two models that are the same but for
+    chance, so that ``notes`` say where LOO does not decide: differences below two standard errors, or below 8 as deviances
+    (Sivula, Magnusson, Matamoros and Vehtari 2025). Compare Green (2015), Table 2.
 
     Examples
     --------
@@ -141,7 +146,8 @@ def compare_models(
     table["weight_stacking"] = _stacking(found["LOO"]) if len(found["LOO"]) == len(pairs) else np.nan
     table["weight_evidence"], table["weight_evidence_se"] = evidence_weights(table["log_evidence"], table["log_evidence_se"])
     runs = {name: sequential.get(name, idata) for name, (_, idata) in pairs.items()}
-    for name, note in (*_undecided(table).items(), *_not_normalised({n: m for n, (m, _) in pairs.items()}, runs).items()):
+    without = _not_normalised({n: m for n, (m, _) in pairs.items()}, runs)
+    for name, note in (*_undecided(table).items(), *_undecided_by_loo(table).items(), *without.items()):
         notes[name] = (*notes[name], note)
     table = table.sort_values(["LOO", "WAIC", "DIC"])[_order(table.columns)]
     said_of = {name: some for name, some in notes.items() if some}
@@ -297,6 +303,20 @@ def _undecided(table: pd.DataFrame) -> dict[str, str]:
                 f"evidence: it does not decide between {best!r} and {name!r}: logarithms {apart:.2f} +- {of:.2f} apart."
             )
     return notes
+
+
+def _undecided_by_loo(table: pd.DataFrame) -> dict[str, str]:
+    """Models that LOO does not tell from the best, though their stacking weights may be one and zero."""
+    apart, error = table["dLOO"], table["dLOO_se"]
+    if len(table) < 2 or table["weight_stacking"].isna().any():
+        return {}
+    best = table["LOO"].idxmin()
+    return {
+        str(name): f"stacking weight: LOO does not decide between {best!r} and {name!r} (deviances {apart[name]:.1f} +- "
+        f"{error[name]:.1f} apart), and weights do not say how sure they are."
+        for name in table.index.drop(best)
+        if apart[name] < max(SMALL_DIFFERENCE, 2 * error[name])
+    }
 
 
 def _not_normalised(models: Mapping[str, pm.Model], runs: Mapping[str, Any]) -> dict[str, str]:

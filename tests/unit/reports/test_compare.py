@@ -71,3 +71,28 @@ def test_a_record_of_the_fit_is_noted_where_it_validates() -> None:
     ]
     (note,) = notes(new, RECORD[5:])
     assert "15 of the 15 samples of record 2 were used" in note
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_of_one_model_that_is_given_twice_are_said_to_be_chance(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60, 3))
+    y = X @ np.full(3, 0.3) + rng.normal(size=60)
+
+    def fitted(columns: np.ndarray) -> tuple[pm.Model, xr.DataTree]:
+        covariance = np.linalg.inv(np.eye(columns.shape[1]) / 9 + columns.T @ columns)
+        draws = rng.multivariate_normal(covariance @ columns.T @ y, covariance, size=(4, 100))
+        with pm.Model() as model:
+            b = pm.Normal("b", 0.0, 3.0, shape=columns.shape[1])
+            pm.Normal("y", pm.math.dot(columns, b), 1.0, observed=y)
+        return model, xr.DataTree.from_dict({"posterior": xr.Dataset({"b": (("chain", "draw", "term"), draws)})})
+
+    found = sid.compare_models({"one": fitted(X), "other": fitted(X)})
+    assert found.table["weight_stacking"].max() > 0.9
+    best, worse = found.table.index
+    (note,) = [n for n in found.notes[worse] if n.startswith("stacking weight: ")]
+    assert f"LOO does not decide between '{best}' and '{worse}' (deviances 0." in note
+    assert not any("stacking" in n for n in found.notes.get(best, ())) and note in repr(found)
+    y = y + 9 * X[:, 0]  # without the first column nothing is explained
+    clear = sid.compare_models({"all": fitted(X), "without": fitted(X[:, 1:])})
+    assert not any("stacking" in n for some in clear.notes.values() for n in some)
