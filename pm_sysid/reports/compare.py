@@ -352,7 +352,7 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
             f"validation: of {', '.join(one.name for one in system.driving)} nothing is known on a new record; RMSE and fit "
             "are those of the median of runs on drawn paths, and say nothing of their spread."
         )
-    fitted = filter_view(label, model).records()
+    fitted = filter_view(label, model).op.grid.records  # as they were given, to the last digit
     for r, record in enumerate(validation.all):
         if shared := shared_samples(record, fitted):
             which = f"record {r + 1}" if len(validation.all) > 1 else "the record"

@@ -71,6 +71,20 @@ def test_a_record_of_the_fit_is_noted_where_it_validates() -> None:
     ]
     (note,) = notes(new, RECORD[5:])
     assert "15 of the 15 samples of record 2 were used" in note
+    lag = sid.System(
+        lambda t, x, u, p: p.rate * (u.F - x.level),
+        states=("level",),
+        inputs=("F",),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: x.level,
+    )
+    bare = sid.TimeSeries(np.arange(60) / 10, {"F": np.sin((np.arange(60) / 4) ** 1.3)})
+    run = sid.simulate(lag, bare, {"rate": 1.0}, x0=0.0)["y"].to_numpy()
+    pushed = bare.replace(y=run + 0.1 * np.random.default_rng(3).standard_normal(60))
+    with pm.Model() as model:
+        sid.ODEFilter("y", lag, pushed, {"rate": pm.LogNormal("rate")}, noise=0.1, x0=0.0, substeps=2)
+    (note,) = sid.compare_models({"a": (model, IDATA)}, sid.Validation(pushed, x0={"level": 0.0})).notes["a"]
+    assert "60 of the 60 samples of the record were used" in note
 
 
 @pytest.mark.parametrize("seed", range(4))
