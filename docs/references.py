@@ -239,6 +239,11 @@ REFERENCES = (
         "SIAM Review 31(3), 446-477", "10.1137/1031091",
     ),
     Reference(
+        "Sivula, Magnusson, Matamoros and Vehtari", 2025,
+        "Uncertainty in Bayesian leave-one-out cross-validation based model comparison", "Bayesian Analysis",
+        "10.1214/24-BA1453",
+    ),
+    Reference(
         "Solin and Sarkka", 2014, "Explicit link between periodic covariance functions and state space models",
         "AISTATS, PMLR 33, 904-912",
     ),

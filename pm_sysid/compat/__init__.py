@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pymc.distributions.censored import CensoredRV  # class of the random variable of pm.Censored
 from pymc.distributions.shape_utils import change_dist_size  # a random variable with more dimensions
 from pymc.distributions.simulator import SimulatorRV  # class of the random variable of pm.Simulator
 from pymc.logprob.abstract import _logprob as logprob  # dispatch: the log density of a random variable, by its class
@@ -104,6 +105,7 @@ __all__ = [
     "BlockedStep",
     "Blockwise",
     "CAReduce",
+    "CensoredRV",
     "CheckParameterValue",
     "Competence",
     "CpuLeapfrogIntegrator",

@@ -20,9 +20,11 @@ from pm_sysid.records.joined import joined
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.by_record import params_by_record, repeated, with_entries
 from pm_sysid.solve.checks import (
+    OF_FIT,
     check_name,
     check_records,
     check_system,
+    check_units,
     vector,
     warn_of_shared_noise,
 )
@@ -113,7 +115,8 @@ class ODEFilter:
     Raises
     ------
     ValueError, TypeError
-        For unknown or missing parameters, channels that do not fit, impossible settings; the message says the remedy.
+        For unknown or missing parameters, channels that do not fit, records whose known units contradict each other,
+        impossible settings; the message says the remedy.
 
     Warns
     -----
@@ -268,6 +271,12 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         Record (or list of records, as many as before) by the name of the filter.
     model : pm.Model, optional
         Default: the model on the context stack.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the filter was not built for such a record: by its channels, their units where these are known, its sampling, or the
+        number of records.
     """
     if not isinstance(new_data, Mapping):
         raise TypeError(f"new_data is {type(new_data).__name__}; give a dict of records by the name of their filter.")
@@ -275,6 +284,8 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         view = filter_view(name, model)
         op, problem = view.op, view.problem
         records = check_records(problem.system, data)
+        for r, record in enumerate(records):
+            check_units(f"new_data[{name!r}]" + f"[{r}]" * (len(records) > 1), record, OF_FIT, op.grid.records)
         if op.grid.choice.grids is not None and not _same_run(records, op.grid.records):
             raise ValueError(
                 f"the steps of {name!r} are those of its record (they follow its solution, or were given for each sampling "

@@ -119,8 +119,9 @@ def dic(idata: Any, *, model: pm.Model | None = None, draws: int | None = None, 
     Raises
     ------
     ValueError
-        If there is no posterior or no model; if the log-likelihood is not finite, does not fit the model, or is of variables
-        with different numbers of samples.
+        If there is no posterior or no model; if the posterior was sampled on other data than the model holds (by its group
+        ``observed_data``); if the log-likelihood is not finite, does not fit the model, or is of variables with different
+        numbers of samples.
 
     Warns
     -----

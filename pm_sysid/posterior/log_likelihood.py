@@ -12,6 +12,7 @@ from pm_sysid.arguments import among, seed, shown, whole
 from pm_sysid.idata import posterior_of, thinned
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.likelihood.target import Target
+from pm_sysid.posterior.observed import check_sampled_on
 from pm_sysid.posterior.own_parameters import OwnParameters
 
 #: Most values that a likelihood is averaged over.
@@ -38,6 +39,8 @@ def evaluate(
         raise ValueError(f"space is {space!r}; give 'model' or 'unconstrained'.")
     model = pm.Model.get_context(error_if_none=False) if model is None else model
     posterior = posterior_of(idata)
+    if model is not None:
+        check_sampled_on(idata, model)
     picked = thinned(posterior, draws)
     posterior = posterior.isel(draw=picked)
     stored = _stored(idata, model, picked)
@@ -103,7 +106,8 @@ def log_likelihood_by_record(
     ------
     ValueError, TypeError
         If there is no such filter or no posterior, if the filter is not all that the model observes, or has a single record;
-        with ``integrate``, if no free variable of the model has an entry for each record that enters this record alone.
+        if the posterior was sampled on other data than the model holds (by its group ``observed_data``); with ``integrate``,
+        if no free variable of the model has an entry for each record that enters this record alone.
 
     Warns
     -----
@@ -166,7 +170,9 @@ def log_likelihood_by_record(
 
 def _integrated(idata: Any, view: FilterView, values: int, rng: np.random.Generator) -> xr.DataTree:
     """The same with each specimen's own parameters integrated out."""
-    target, posterior = Target(view.model), posterior_of(idata)
+    posterior = posterior_of(idata)
+    check_sampled_on(idata, view.model)
+    target = Target(view.model)
     names = [str(v.name) for v in view.model.free_RVs]
     if missing := [n for n in names if n not in posterior]:
         raise ValueError(f"the posterior lacks the model's variables {missing}; it has {sorted(map(str, posterior))}.")

@@ -22,7 +22,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
-from pm_sysid.solve.checks import check_records
+from pm_sysid.solve.checks import OF_FIT, check_records, check_units
 from pm_sysid.solve.fit_initial_state import FIRST, drawn_starts, fitted_start
 from pm_sysid.solve.initial_state import initial_state
 from pm_sysid.solve.run_substeps import RunSteps, all_runs
@@ -88,8 +88,9 @@ def predict(
     Raises
     ------
     ValueError
-        If there is no such filter or no posterior, if draws are missing, or the record does not fit the system; if parameters
-        differ between records and neither ``record`` nor ``params`` says which to take.
+        If there is no such filter or no posterior, if draws are missing, or the record does not fit the system, or has other
+        units than a record of the fit, where both are known; if parameters differ between records and neither ``record`` nor
+        ``params`` says which to take.
 
     Notes
     -----
@@ -131,6 +132,8 @@ def predict(
         raise ValueError("x0 holds arrays; with every_step a run belongs to no draw, so give a number for each state.")
     source = Source(idata, model_of(model), name)
     system, total = source.system, source.total
+    if isinstance(data, TimeSeries):  # simulate refuses what is no record
+        check_units("data", data, OF_FIT, source.view.op.grid.records)
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     fixed = source.parameters(places, record, params)
     if system.driving:
@@ -145,7 +148,7 @@ def predict(
         runs = simulate_driven(system, _inside(new, source.view), sets, x0, checked_substeps(substeps), rng)
         said = "given" if x0 is not None else "read off the first samples, or zero"
         return source.labelled(clipped(runs, source.view)).assign_coords(draw=places).assign_attrs(x0=said)
-    seen = isinstance(data, TimeSeries) and data.y is not None  # simulate refuses what is no record
+    seen = isinstance(data, TimeSeries) and data.y is not None
     measured = seen and data.output_matrix.shape[1] == len(system.outputs)
     if x0 is None and measured:
         x0 = "fit"

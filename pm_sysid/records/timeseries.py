@@ -47,7 +47,8 @@ class TimeSeries(Readers):
         Whether the record repeats in steady state: the sample after the last would equal the first. A
         band-limited input is then interpolated exactly. Needs uniform times.
     units : mapping of str to str, optional
-        Unit of each channel, such as ``{"F": "N", "z": "m"}``, for labels and reports; nothing is converted.
+        Unit of each channel, such as ``{"F": "N", "z": "m"}``, for labels and reports; nothing is converted. Records of one
+        fit, and new records for it, are refused where units are known and differ.
 
     Raises
     ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -82,6 +83,28 @@ def scaled(unit: str, factor: float) -> str:
                 if math.isclose(factor, 10.0 ** (PREFIXES[prefix] - power), rel_tol=1e-9):
                     return other + base
     return ""
+
+
+#: What is written for something else in units, once characters of the same look are one.
+SPELLINGS = {"μ": "u", "Ω": "ohm", "Ohm": "ohm", "°": "deg", "·": "", "⋅": "", "*": "", "^": "", " ": ""}
+
+
+def same_unit(one: str, other: str) -> bool:
+    """Whether two units are written for the same, as far as spelling goes; one that is not known is that of the other.
+
+    Examples
+    --------
+    >>> same_unit("m/s^2", "m/s²"), same_unit("N m", "Nm"), same_unit("m", ""), same_unit("m", "mm")
+    (True, True, True, False)
+    """
+    return not one or not other or _spelled(one) == _spelled(other)
+
+
+def _spelled(unit: str) -> str:
+    unit = unicodedata.normalize("NFKC", unit)
+    for mark, plain in SPELLINGS.items():
+        unit = unit.replace(mark, plain)
+    return unit
 
 
 def checked_units(units: Any, names: Iterable[str]) -> Mapping[str, str]:

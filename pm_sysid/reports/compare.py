@@ -16,11 +16,13 @@ import xarray as xr
 
 from pm_sysid.arguments import shown
 from pm_sysid.idata import elements, labelled, posterior_of
-from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
+from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
 from pm_sysid.posterior.log_likelihood import evaluate
+from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
 from pm_sysid.posterior.predict import predict
 from pm_sysid.records.metrics import fit_percent, rmse
+from pm_sysid.records.overlap import shared_samples
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.comparison import CRITERIA, Comparison
 from pm_sysid.reports.comparison_page import Case
@@ -28,6 +30,9 @@ from pm_sysid.reports.validation import Validation
 from pm_sysid.reports.verdicts import distrust
 from pm_sysid.sampling.convergence import chains_that_missed, mixing
 from pm_sysid.sampling.smc.stages import Evidence, log_evidence, stages
+
+#: Difference of two deviances up to which their standard error cannot be trusted either.
+SMALL_DIFFERENCE = 8.0
 
 
 def compare_models(
@@ -59,16 +64,21 @@ def compare_models(
     Raises
     ------
     ValueError
-        If the models are observed on different data, or a posterior does not fit its model.
+        If the models are observed on different data; if a sample counts as a probability in one model and as a density in
+        another, as with and without limits of a sensor; if a record of validation has other units than those of the fit, where
+        both are known; if a posterior, or a run of ``evidence``, does not fit its model, or
+        was sampled on other data than it holds (by its group ``observed_data``).
 
     Notes
     -----
     What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed, or that
-    :func:`sample` does not trust. The evidence is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or
-    ``pm.sample_smc``; its errors go into the weights, ``notes`` say where they leave open which model is the best, and what
-    speaks against an evidence. Where a model has potentials, evidences of the two kinds of runs are not of one definition,
-    which ``notes`` say, too. Stacking weights are those of ``az.compare`` from LOO (Yao et al. 2018).
-    Compare Green (2015), Table 2.
+    :func:`sample` does not trust, and records of validation of which a stretch of samples was used for the fit. The evidence
+    is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
+    weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model
+    has potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights
+    are those of ``az.compare`` from LOO (Yao et al. 2018). They may be one and zero for two models that are the same but for
+    chance, so that ``notes`` say where LOO does not decide: differences below two standard errors, or below 8 as deviances
+    (Sivula, Magnusson, Matamoros and Vehtari 2025). Compare Green (2015), Table 2.
 
     Examples
     --------
@@ -96,6 +106,7 @@ def compare_models(
     if not pairs:
         raise ValueError("models is empty; give a dict of name: (model, idata).")
     _same_data({name: model for name, (model, _) in pairs.items()})
+    _same_probabilities({name: model for name, (model, _) in pairs.items()})
     sequential = _runs_of(evidence, pairs)
     rows: dict[str, dict[str, float]] = {}
     found: dict[str, dict[str, Any]] = {c: {} for c in CRITERIA}
@@ -135,7 +146,8 @@ def compare_models(
     table["weight_stacking"] = _stacking(found["LOO"]) if len(found["LOO"]) == len(pairs) else np.nan
     table["weight_evidence"], table["weight_evidence_se"] = evidence_weights(table["log_evidence"], table["log_evidence_se"])
     runs = {name: sequential.get(name, idata) for name, (_, idata) in pairs.items()}
-    for name, note in (*_undecided(table).items(), *_not_normalised({n: m for n, (m, _) in pairs.items()}, runs).items()):
+    without = _not_normalised({n: m for n, (m, _) in pairs.items()}, runs)
+    for name, note in (*_undecided(table).items(), *_undecided_by_loo(table).items(), *without.items()):
         notes[name] = (*notes[name], note)
     table = table.sort_values(["LOO", "WAIC", "DIC"])[_order(table.columns)]
     said_of = {name: some for name, some in notes.items() if some}
@@ -161,14 +173,22 @@ def _runs_of(evidence: Any, models: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"evidence names {unknown}, which are no models; the models are {list(models)}.")
     for name, idata in evidence.items():
+        what, (model, _) = f"evidence[{name!r}]", models[name]
         if np.isnan(_evidence(idata).value):
-            raise ValueError(f"evidence[{name!r}] has no log evidence; give the result of sample_ibis or pm.sample_smc.")
+            raise ValueError(f"{what} has no log evidence; give the result of sample_ibis or pm.sample_smc.")
+        drawn = posterior_of(idata)
+        if missing := [str(v.name) for v in model.free_RVs if v.name not in drawn]:
+            raise ValueError(
+                f"{what} lacks the variables {missing} of its model and has {sorted(map(str, drawn))}: it is a run of another "
+                "model; give a run of this one."
+            )
+        check_sampled_on(idata, model, what)
     return dict(evidence)
 
 
 def _same_data(models: Mapping[str, pm.Model]) -> None:
     """Refuse models that are observed on different measurements."""
-    data = {name: {str(v.name): value_of(m.rvs_to_values[v]) for v in m.observed_RVs} for name, m in models.items()}
+    data = {name: observed(model) for name, model in models.items()}
     (first, reference), *others = data.items()
     for name, values in others:
         by_name = set(values) == set(reference)
@@ -185,6 +205,23 @@ def _same_data(models: Mapping[str, pm.Model]) -> None:
             f"models {first!r} and {name!r} have different data ({what}); criteria compare models of the same measurements "
             "only: fit both to one record, in one unit."
         )
+
+
+def _same_probabilities(models: Mapping[str, pm.Model]) -> None:
+    """Refuse models of the same measurements in which other samples count as probabilities, where others have densities."""
+    (first, reference), *others = ((name, probabilities(model)) for name, model in models.items())
+    for name, found in others:
+        pairs = found if set(found) == set(reference) else dict(zip(reference, found.values(), strict=True))
+        for variable, ours in reference.items():
+            if np.array_equal(ours, pairs[variable]):
+                continue
+            raise ValueError(
+                f"models {first!r} and {name!r} cannot be compared: of {variable!r}, {ours.sum()} of {ours.size} samples count "
+                f"as a probability (at a limit, or discrete) in the first, {pairs[variable].sum()} in the second, all others "
+                "as a density. Densities depend on the unit and probabilities do not, and so would the verdict. Give both "
+                "models the same limits (ODEFilter(limits=...), pm.Censored), or call compare_models for each alone with "
+                "records of validation, and compare their errors."
+            )
 
 
 def _unmixed(model: pm.Model, idata: Any) -> str:
@@ -268,6 +305,20 @@ def _undecided(table: pd.DataFrame) -> dict[str, str]:
     return notes
 
 
+def _undecided_by_loo(table: pd.DataFrame) -> dict[str, str]:
+    """Models that LOO does not tell from the best, though their stacking weights may be one and zero."""
+    apart, error = table["dLOO"], table["dLOO_se"]
+    if len(table) < 2 or table["weight_stacking"].isna().any():
+        return {}
+    best = table["LOO"].idxmin()
+    return {
+        str(name): f"stacking weight: LOO does not decide between {best!r} and {name!r} (deviances {apart[name]:.1f} +- "
+        f"{error[name]:.1f} apart), and weights do not say how sure they are."
+        for name in table.index.drop(best)
+        if apart[name] < max(SMALL_DIFFERENCE, 2 * error[name])
+    }
+
+
 def _not_normalised(models: Mapping[str, pm.Model], runs: Mapping[str, Any]) -> dict[str, str]:
     """Models with potentials whose evidence is not normalised by these, where that of others is."""
     known = {name: stages(run) for name, run in runs.items() if not np.isnan(_evidence(run).value)}
@@ -301,7 +352,14 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
             f"validation: of {', '.join(one.name for one in system.driving)} nothing is known on a new record; RMSE and fit "
             "are those of the median of runs on drawn paths, and say nothing of their spread."
         )
-    for record in validation.all:
+    fitted = filter_view(label, model).op.grid.records  # as they were given, to the last digit
+    for r, record in enumerate(validation.all):
+        if shared := shared_samples(record, fitted):
+            which = f"record {r + 1}" if len(validation.all) > 1 else "the record"
+            said.append(
+                f"validation: {shared} of the {len(record)} samples of {which} were used for the fit; RMSE and fit validate "
+                "nothing there."
+            )
         if record.y is None or record.output_matrix.shape[1] != len(system.outputs):
             raise ValueError(f"a record of validation has the outputs {record.outputs}; model {name!r} has {system.outputs}.")
         options = {"draws": validation.runs, "x0": given or None, "record": validation.record, "params": validation.params}

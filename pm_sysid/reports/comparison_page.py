@@ -45,7 +45,7 @@ MEANINGS = {
     "carelessly (it falls with the width of a prior that the data do not need), or when its error is as large as the "
     "differences.",
     "stacking weight": "Weights of a mixture of the models that predicts best by LOO; no probabilities, and as "
-    "little to be trusted as LOO.",
+    "little to be trusted as LOO. Where the difference of LOO says little, they may be one and zero by chance.",
     "evidence weight": "Probability of each model if all were equally probable before; assumes that one of them is true.",
     "RMSE, MSE, fit": "Error of the median of free runs with posterior draws on a record that was not used for the fit; fit is "
     "100 (1 - RMSE / standard deviation) percent. Not to be trusted beyond the excitation of that record, or if it served to "

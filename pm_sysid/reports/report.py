@@ -21,6 +21,7 @@ from pm_sysid.idata import posterior_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_names, filter_view
 from pm_sysid.plots.record import plot_record
 from pm_sysid.plots.zoomable import need_plotly
+from pm_sysid.posterior.observed import check_sampled_on
 from pm_sysid.progress import progress_bar
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.blocks import Block, Facts, Heading, Links, Summary, Table, Verdicts
@@ -30,6 +31,7 @@ from pm_sysid.reports.drawing import figure
 from pm_sysid.reports.html import Page, document
 from pm_sysid.reports.sections import Score, Study, with_units
 from pm_sysid.reports.validation import Validation
+from pm_sysid.solve.checks import OF_FIT, check_units
 
 
 def report(
@@ -85,7 +87,8 @@ def report(
     ImportError
         If ``interactive`` is asked for, and plotly is missing.
     TypeError, ValueError
-        If a model has no ODEFilter, a posterior does not fit its model, or a record does not.
+        If a model has no ODEFilter, a posterior does not fit its model or was sampled on other data than it holds, or a record
+        does not fit, or has other units than those of the fit, where both are known.
 
     Examples
     --------
@@ -129,13 +132,17 @@ def report(
     studies = {}
     for name, (one, draws) in pairs.items():
         records = _records(one, draws, record)
+        check_sampled_on(draws, one, "idata" if isinstance(model, pm.Model) else f"the posterior of {name!r}")
         if validation.all and len(records) != 1:
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
+        for r, new in enumerate(validation.all):
+            which = f"validation[{r}]" if len(validation.all) > 1 else "validation"
+            check_units(which, new, OF_FIT, [fitted for some in records.values() for fitted in some])
         found = _units(one, records, validation.all, units or {})
         records = {label: _called(some, filter_view(label, one).system.outputs, found) for label, some in records.items()}
         outputs = filter_view(next(iter(records)), one).system.outputs
-        new = replace(validation, records=_called(validation.all, outputs, found))
-        studies[name] = Study(one, draws, records, new, found, interactive)
+        tried = replace(validation, records=_called(validation.all, outputs, found))
+        studies[name] = Study(one, draws, records, tried, found, interactive)
 
     several, first = len(studies) > 1, next(iter(studies.values()))
     summary: list[Block] = []
@@ -154,7 +161,8 @@ def report(
         summary.append(Summary(headline(studies), findings))
         if several:
             say("comparison")
-            compared = compare_models(pairs, first.validation, evidence=evidence)
+            plain = replace(first.validation, records=[r.replace(units=None) for r in first.validation.all])
+            compared = replace(compare_models(pairs, plain, evidence=evidence), validation=first.validation.all)
             summary.append(Heading("Comparison"))
             summary += overview(compared.table_html(), compared.notes, compared.cases, first.validation.all, units)
         else:

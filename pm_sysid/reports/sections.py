@@ -32,6 +32,7 @@ from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_f
 from pm_sysid.posterior.process_check import ProcessCheck, check_processes
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
+from pm_sysid.records.overlap import shared_samples
 from pm_sysid.records.residual_tests import ResidualTests, between_outputs, input_tests, with_squares
 from pm_sysid.records.timeseries import BETWEEN_SAMPLES, TimeSeries
 from pm_sysid.reports import verdicts
@@ -409,7 +410,7 @@ class Study:
         for r, record in enumerate(how.all):
             runs = predict(
                 self.idata,
-                record,
+                record.replace(units=None),  # those of a report are labels
                 model=self.model,
                 name=name,
                 draws=how.runs,
@@ -420,17 +421,26 @@ class Study:
             )
             which = _which("Free run on a record of validation", r, len(how.all))
             blocks.append(Paragraph(f"{which}: initial state {runs.attrs['x0']}."))
-            noise = self._noise(name, how.record)
-            if filter_view(name, self.model).system.driving:
-                blocks += self._spread(which, name, record, runs, noise)
-                self.verdicts += verdicts.coverage(self.records[name], record)
-                continue
-            coloured = {one.name for one in _coloured(filter_view(name, self.model))}
-            colours = {o: None if o in coloured else "" for o in _outputs(name, self.model)}
-            blocks += self._judged(which, name, record, runs, colours, noise)
-            self.verdicts += verdicts.coverage(self.records[name], record)
-            blocks += self._left_over(which, name, record, runs, noise)
+            said, scored = len(self.verdicts), len(self.scores)
+            blocks += self._tried(which, name, record, runs)
+            if shared := shared_samples(record, self.records[name]):
+                known = verdicts.seen(_which("Record of validation", r, len(how.all)), shared, len(record))
+                self.verdicts[said:] = [known, *(v for v in self.verdicts[said:] if v.level != "good")]
+                del self.scores[scored:]
         return blocks
+
+    def _tried(self, which: str, name: str, record: TimeSeries, runs: xr.Dataset) -> Iterator[Block]:
+        """What free runs on a record of validation say."""
+        noise = self._noise(name, self.validation.record)
+        if filter_view(name, self.model).system.driving:
+            yield from self._spread(which, name, record, runs, noise)
+            self.verdicts += verdicts.coverage(self.records[name], record)
+            return
+        coloured = {one.name for one in _coloured(filter_view(name, self.model))}
+        colours = {o: None if o in coloured else "" for o in _outputs(name, self.model)}
+        yield from self._judged(which, name, record, runs, colours, noise)
+        self.verdicts += verdicts.coverage(self.records[name], record)
+        yield from self._left_over(which, name, record, runs, noise)
 
     def _spread(self, what: str, name: str, record: TimeSeries, runs: xr.Dataset, noise: Noise) -> Iterator[Block]:
         """Whether free runs on drawn processes are as far from a new record as these let them be."""

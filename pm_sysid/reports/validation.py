@@ -17,8 +17,8 @@ class Validation:
     Parameters
     ----------
     records : TimeSeries or sequence of them, optional
-        Records that were not used for the fit, with outputs. Without any, a report uses the settings below for the free runs
-        on the record of the fit alone.
+        Records that were not used for the fit, with outputs; of one that was, reports say so, and call nothing good. Without
+        any, a report uses the settings below for the free runs on the record of the fit alone.
     runs : int, default 100
         Number of free runs on each record, each with the parameters of one posterior draw; on the record of the fit at most
         50.

@@ -11,6 +11,7 @@ import xarray as xr
 
 from pm_sysid.posterior.process_check import MUCH, TOLERATED
 from pm_sysid.posterior.reweighting import FINE, HALF, STRETCHED, VISIBLE, WIDE
+from pm_sysid.records.overlap import STRETCH
 from pm_sysid.records.residual_tests import ResidualTests, Together
 from pm_sysid.records.steadiness import Part
 from pm_sysid.records.timeseries import TimeSeries
@@ -149,6 +150,12 @@ TABLE = (
         f"fewer than {100 * UNLIKE:g} % of the runs are as far from the others as the measurement (problem, if its initial "
         f"state was given), or fewer than {100 * UNLIKE:g} % nearer",
         "another structure; `sid.Validation(x0=..., skip=...)`",
+    ),
+    (
+        "the fit has not seen the validation record",
+        f"{STRETCH} consecutive samples of it (or all, of a shorter one) stand in a record of the fit, too; nothing of it is "
+        "called good then",
+        "a record, or a part of one, that was not used for the fit",
     ),
     (
         "residuals of a free run of the validation record are white",
@@ -571,6 +578,14 @@ def spread(
     if rank > 1 - UNLIKE:
         return Verdict("look", f"{text}: nearer than what is unknown lets it be; there is less of it here, or it is too large.")
     return Verdict("good", f"{text}: as far off as what is unknown lets it be.")
+
+
+def seen(what: str, shared: int, samples: int) -> Verdict:
+    """That samples of a record of validation were used for the fit."""
+    if shared == samples:
+        return Verdict("look", f"{what}: this record was used for the fit, and validates nothing. Give one that was not.")
+    text = f"{what}: {shared} of its {samples} samples were used for the fit, and validate nothing"
+    return Verdict("look", f"{text}. Leave them out.")
 
 
 def coverage(trained: Sequence[TimeSeries], record: TimeSeries) -> Iterator[Verdict]:

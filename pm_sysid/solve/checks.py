@@ -12,11 +12,14 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import among, number, shown
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.units import same_unit
 from pm_sysid.symbolic.names import Names
 from pm_sysid.symbolic.system import System
 
 #: Outputs whose standard deviations differ by more than this factor get a word about sharing one noise.
 UNEQUAL = 20.0
+#: What records are called that a model or a fit was made for, for :func:`check_units`.
+OF_FIT = "record {} of the fit"
 
 
 def check_name(name: Any) -> None:
@@ -61,7 +64,33 @@ def check_records(system: System, data: TimeSeries | Sequence[TimeSeries], *, ne
                 )
         if record.output_matrix.shape[1] == len(system.outputs):
             _check_order(which, "outputs", record.outputs, system.outputs)
+        check_units(which, record, "data[{}]", records[:i])
     return records
+
+
+def check_units(which: str, record: TimeSeries, other: str, others: Sequence[TimeSeries]) -> None:
+    """Refuse a record whose channels have other units than those of ``others``, where both are known: nothing is converted.
+
+    ``other`` is what the others are called, with ``{}`` in place of the number of one of them.
+
+    Raises
+    ------
+    ValueError
+        If the units of a channel contradict each other.
+    """
+    for k, before in enumerate(others):
+        for what, field, names, known in (
+            ("input", "u", record.inputs, before.inputs),
+            ("output", "y", record.outputs, before.outputs),
+        ):
+            for name, own in zip(names, known, strict=False) if len(names) == len(known) else ():
+                unit, expected = record.units.get(name, ""), before.units.get(own, "")
+                if not same_unit(unit, expected):
+                    raise ValueError(
+                        f"{which} has the {what} {name!r} in {unit!r}, and {other.format(k)} has it in {expected!r}: nothing "
+                        f"is converted. Convert the record, record.replace({field}=..., units=...), or correct the unit, "
+                        "record.replace(units=...)."
+                    )
 
 
 def _check_order(which: str, what: str, names: Sequence[str], expected: Sequence[str]) -> None:

@@ -401,9 +401,8 @@ def studied(noise: str, error: np.ndarray, rate: float = 1.0, limits: Limits = (
         solver = sid.EK1(order=3, diffusion=1e-3)
         sid.ODEFilter("y", LAG, data, {"rate": value}, x0=0.0, solver=solver, substeps=2, **options)
     posterior = xr.Dataset({"rate": (("chain", "draw"), np.full((1, 2), rate))})
-    study = Study(
-        model, xr.DataTree.from_dict({"posterior": posterior}), {"y": [data]}, sid.Validation(data, x0={"level": 0.0})
-    )
+    new = sid.Validation(data.replace(u=u + 1e-9), x0={"level": 0.0})  # another record with these errors
+    study = Study(model, xr.DataTree.from_dict({"posterior": posterior}), {"y": [data]}, new)
     return study, [*study._fit(), *study._validation()]
 
 
@@ -482,7 +481,8 @@ def test_an_input_without_its_effect_is_seen_wherever_it_stands() -> None:
         solver = sid.EK1(order=3, diffusion=1e-3)
         sid.ODEFilter("y", two, data, {"rate": pm.Normal("rate", 1.0, 1.0)}, noise=0.07, x0=0.0, solver=solver, substeps=2)
     tree = xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw"), np.ones((1, 2)))})})
-    study = Study(model, tree, {"y": [data]}, sid.Validation(data, x0={"level": 0.0}))
+    new = sid.Validation(data.replace(u=np.c_[u + 1e-9, w]), x0={"level": 0.0})  # another record with these errors
+    study = Study(model, tree, {"y": [data]}, new)
     for section in (study._residuals, study._fit, study._validation):
         section()
     said = [v.text for v in study.verdicts if v.level != "good"]

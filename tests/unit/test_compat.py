@@ -163,6 +163,17 @@ def _(thing: Any) -> None:
 # -- PyMC ---------------------------------------------------------------------------------------------------------------
 
 
+@checks("CensoredRV")
+def _(thing: Any) -> None:
+    import pymc as pm
+
+    with pm.Model():
+        rv = pm.Censored("y", pm.Normal.dist(0.0, 1.0), None, 2.0, observed=[1.0, 2.0])
+    node = rv.owner
+    assert isinstance(node.op, thing) and len(node.inputs) == 3
+    assert node.inputs[1].eval() == -np.inf and node.inputs[2].eval() == 2.0
+
+
 @checks("SimulatorRV")
 def _(thing: Any) -> None:
     import pymc as pm

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
-from pm_sysid.records.units import scaled, split_header
+from pm_sysid.records.units import same_unit, scaled, split_header
 
 UNITS = {"F": "N", "z": "mm"}
 
@@ -176,3 +176,9 @@ def test_what_is_inferred_has_the_units_of_the_record() -> None:
         new = sid.TimeSeries(t, None, None)
         for runs in (sid.predict(draws, new, x0={"z": 1.0, "v": 0.0}, model=model), fit.predict()):
             assert [runs[name].attrs["units"] for name in ("z", "v")] == units
+
+
+def test_units_are_the_same_however_they_are_written() -> None:
+    same = [("m/s^2", "m/s²"), ("N m", "N·m"), ("µm", "um"), ("μm", "µm"), ("Ω", "ohm"), ("°C", "degC"), ("m", ""), ("", "")]
+    assert all(same_unit(a, b) and same_unit(b, a) for a, b in same)
+    assert not any(same_unit(a, b) for a, b in [("m", "mm"), ("N", "kN"), ("mN", "MN"), ("m/s", "m/s^2"), ("°C", "K")])

@@ -1,0 +1,94 @@
+"""Units of records that are used together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pm_sysid as sid
+from pm_sysid.solve.checks import check_records, check_units
+
+LAG = sid.System(
+    lambda t, x, u, p: p.rate * (u.F - x.level),
+    states=("level",),
+    inputs=("F",),
+    params=("rate",),
+    observe=lambda t, x, dx, u, p: x.level,
+)
+T = np.linspace(0.0, 3.0, 40)
+IDATA = xr.DataTree.from_dict(
+    {"posterior": xr.Dataset({"rate": (("chain", "draw"), np.random.default_rng(0).normal(1.0, 0.03, (2, 30)))})}
+)
+
+
+def record(seed: int = 0, size: float = 1.0, **units: str) -> sid.TimeSeries:
+    bare = sid.TimeSeries(T, {"F": np.sin(2 * T)})
+    y = sid.simulate(LAG, bare, {"rate": 1.0}, x0=0.0)["y"].to_numpy() + 0.02 * np.random.default_rng(seed).standard_normal(40)
+    return sid.TimeSeries(T, {"F": np.sin(2 * T)}, {"y": size * y}, units=units)
+
+
+METRES, MILLIMETRES, UNKNOWN = record(F="N", y="m"), record(1, 1e3, y="mm"), record(2)
+
+
+def built(data: Any = METRES) -> pm.Model:
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 0.3)
+        sid.ODEFilter("y", LAG, data, {"rate": rate}, noise=0.02, x0=0.0, solver=sid.EK1(order=3), substeps=2)
+    return model
+
+
+def test_units_that_contradict_each_other_are_refused_and_unknown_ones_are_not() -> None:
+    for some in ([METRES, UNKNOWN], [UNKNOWN, MILLIMETRES], [METRES, record(y="m", F="N")], [METRES, record(y="m")]):
+        assert check_records(LAG, some) == some
+    message = r"^data\[2\] has the output 'y' in 'mm', and data\[0\] has it in 'm': nothing is converted\. Convert .*y=\.\.\., "
+    with pytest.raises(ValueError, match=message):
+        check_records(LAG, [METRES, UNKNOWN, MILLIMETRES])
+    with pytest.raises(ValueError, match=r"^new has the input 'F' in 'kN', and record 0 of it has it in 'N'"):
+        check_units("new", record(F="kN"), "record {} of it", [METRES])
+    renamed = METRES.replace(outputs=("level",), inputs=("force",))
+    with pytest.raises(ValueError, match=r"^new has the output 'level' in 'm', and the old has it in 'mm'"):
+        check_units("new", renamed, "the old", [MILLIMETRES])
+    check_units("new", sid.TimeSeries(T, {"F": T}, np.c_[T, T], units={"y1": "mm"}), "the old", [METRES])
+
+
+def fit() -> Any:
+    return sid.fit_pem(LAG, METRES, {"rate": 0.8}, x0=0.0)
+
+
+KILO = METRES.replace(units={"F": "kN", "y": "m"})
+USES: dict[str, Callable[[Path], Any]] = {
+    "two records": lambda _: built([METRES, MILLIMETRES]),
+    "set_data": lambda _: sid.set_data({"y": MILLIMETRES}, built()),
+    "predict": lambda _: sid.predict(IDATA, MILLIMETRES, model=built()),
+    "input of predict": lambda _: sid.predict(IDATA, KILO.replace(y=None), model=built()),
+    "compare_models": lambda _: sid.compare_models({"a": (built(), IDATA)}, MILLIMETRES),
+    "report": lambda path: sid.report(built(), IDATA, validation=MILLIMETRES, path=path / "r.html", progressbar=False),
+    "fit_pem": lambda _: sid.fit_pem(LAG, [METRES, MILLIMETRES], {"rate": 0.8}),
+    "predict of a fit": lambda _: fit().predict(record=MILLIMETRES),
+    "compare_fits": lambda _: sid.compare_fits({"f": fit()}, {"new": MILLIMETRES}),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_every_use_of_records_compares_their_units(use: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"in '(mm|kN)', and (data\[0\]|record 0 of the fit.*) has it in '(m|N)'"):
+        USES[use](tmp_path)
+
+
+@pytest.mark.usefixtures("unrendered")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_records_without_units_and_labels_of_a_report_stay_accepted(tmp_path: Path) -> None:
+    model, new = built(), UNKNOWN
+    assert sid.predict(IDATA, new, model=model)["y"].attrs["units"] == "m"
+    sid.set_data({"y": new}, model)
+    sid.set_data({"y": METRES}, model)
+    pairs = {"a": (model, IDATA), "b": (model, IDATA)}
+    options: dict[str, Any] = {"validation": new, "path": tmp_path / "r.html", "progressbar": False}
+    page = sid.report(pairs, **options, units={"y": "metres"}).read_text()
+    assert "<th>RMSE (metres)</th>" in page
