@@ -16,7 +16,9 @@ from pm_sysid.arguments import among, is_number, place, seed, shown
 from pm_sysid.compat import (
     BlockedStep,
     Competence,
+    SamplerWarning,
     StepMethodState,
+    WarningType,
     dataclass_state,
     get_random_generator,
     get_value_vars_from_user_vars,
@@ -183,7 +185,7 @@ class DataAnnealing(BlockedStep):
 
     name = "data_annealing"
     default_blocked = True
-    stats_dtypes_shapes: dict[str, tuple[type, list[int]]] = {  # noqa: RUF012
+    stats_dtypes_shapes: dict[str, tuple[type, list[int] | None]] = {  # noqa: RUF012
         "n_data": (int, []),
         "evaluations": (int, []),
         "accepted": (np.float64, []),  # as of PyMC's Metropolis, beside which it may stand
@@ -192,7 +194,8 @@ class DataAnnealing(BlockedStep):
         "scaling": (np.float64, []),
         "missed": (np.float64, []),
         "model_logp": (np.float64, []),
-        "warning": (object, []),  # which PyMC logs, from whatever process, and leaves out of the result
+        # PyMC logs it, from whatever process, and leaves it out of the result; as of NUTS, beside which it may stand.
+        "warning": (SamplerWarning, None),
     }
     _state_class = DataAnnealingState
 
@@ -286,7 +289,8 @@ class DataAnnealing(BlockedStep):
                 self._resume({**saved.arrays, **saved.numbers})
             said, statistics["missed"], evaluated = self._said()
             statistics["evaluations"] += evaluated
-        return point, [{**statistics, "warning": said}]
+        warning = None if said is None else SamplerWarning(WarningType.CONVERGENCE, said, "warn")
+        return point, [{**statistics, "warning": warning}]
 
     def _logged_draw(self, point: dict[str, np.ndarray], log: DrawLog) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """One draw that the checkpoint knows, or will know."""
