@@ -101,7 +101,8 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     draws : int
         Of the chain: the population costs a part of what they do.
     chain : numpy.ndarray, shape (M, d)
-        Draws of a chain with all samples, which the last proposals follow, too; may be empty.
+        Draws of a chain with all samples, which the last proposals follow, too; may be empty. Angles are in the turn that
+        ``prefix.coordinates.centre`` is the middle of.
     rng : numpy.random.Generator
 
     Returns
@@ -122,7 +123,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     if not count:
         return None
     try:
-        x = draw_prior(prefix.coordinates, MORE * count, int(rng.integers(2**31)))
+        x = prefix.coordinates.wrapped(draw_prior(prefix.coordinates, MORE * count, int(rng.integers(2**31))))
     except (ValueError, NotImplementedError):  # constraints that hardly any draw obeys, or no prior to draw from
         return None
     of_prior, own = _fitted(x, rng), None
@@ -169,7 +170,7 @@ def _fitted(x: np.ndarray, rng: np.random.Generator) -> Mixture:
 def _paths(prefix: Prefix, x: np.ndarray, n: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
     """Log posteriors (B, reach - n + 1) of points (B, d) given n to reach samples, and log priors (B,)."""
     known = [prefix.evaluate(q, n, reach) for q in x]
-    prior = np.array([k.prior for k in known])
+    prior = prefix.coordinates.once(np.array([k.prior for k in known]), x)
     with np.errstate(invalid="ignore"):
         total = np.where(np.isfinite(prior)[:, None], prior[:, None] + np.array([k.path for k in known]), -np.inf)
     return total, prior

@@ -57,6 +57,21 @@ def test_there_is_none_for_short_chains_and_without_a_prior() -> None:
     assert population(Prefix(model), 3000, NO_CHAIN, np.random.default_rng(0)) is None
 
 
+def test_an_angle_counts_in_one_turn() -> None:
+    """With the evidence of that turn, wherever it begins."""
+    with pm.Model() as model:
+        p = pm.VonMises("p", 0.0, 0.3)
+        pm.Normal("y", pm.math.sin(p), 0.5, observed=np.full(4, 0.5))
+    logp, grid = model.compile_logp(), np.linspace(-np.pi, np.pi, 1001)[1:]
+    evidence = np.log(np.sum(np.exp([logp({"p_circular__": p}) for p in grid])) * (grid[1] - grid[0]))
+    prefix = Prefix(model)
+    for centre in (0.0, 2.0):
+        prefix.coordinates.centre = np.array([centre])
+        found = population(prefix, 3000, NO_CHAIN, np.random.default_rng(0))
+        assert found is not None and abs(found.estimate.value - evidence) < 5 * found.estimate.error
+        assert np.all(np.abs(found.x[found.log_weights > -np.inf] - centre) <= np.pi + 1e-9)
+
+
 @pytest.mark.parametrize("spread", [0.0, 1.0, 100.0])
 def test_tempered_weights_follow_no_handful(spread: float) -> None:
     log_weights = spread * np.random.default_rng(0).standard_normal(400)
