@@ -46,6 +46,8 @@ MEMORY = 100
 LOOK = 0.8
 #: Most draws of the chain that they follow.
 RECENT = 2000
+#: Draws with tuning below which a chain says at its end that it could not tell whether it has missed a mode.
+FEW = 2000
 #: Columns of the progress bar: title, format, first value.
 COLUMNS = {"n_data": ("Samples", "{}", 0), "accept_rate": ("Accept Rate", "{:0.2f}", 0.0)}
 
@@ -132,9 +134,10 @@ class DataAnnealing(BlockedStep):
     -----
     At the end of a chain, by PyMC's log: if that chain alone shows that it has not mixed (its halves disagree with an R-hat
     above 1.05, or it has fewer than 100 effective draws of a parameter), and if it has missed a part of the posterior by
-    weighted draws from all over it, whatever R-hat says: another mode, or a long tail. Chains that are each in a place of
-    their own are seen by comparing them, too: PyMC does so after sampling (``compute_convergence_checks``), and so do
-    :func:`compare_models` and :func:`report`, which also repeat what chains have said to have missed.
+    weighted draws from all over it, whatever R-hat says: another mode, or a long tail. A chain of fewer than 2000 draws with
+    its tuning that cannot tell says so, too. Chains that are each in a place of their own are seen by comparing them, too:
+    PyMC does so after sampling (``compute_convergence_checks``), and so do :func:`compare_models` and :func:`report`, which
+    also repeat what chains have said to have missed.
 
     Notes
     -----
@@ -150,13 +153,14 @@ class DataAnnealing(BlockedStep):
     chain that was still beside the posterior finds it.
 
     Steps seldom lead from one mode to another, or into a far tail, and all chains may lack the same part. After four fifths of
-    the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a
-    population, by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if
-    they fit well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws
-    cost. The proposals of it after tuning are also weighted draws, with which the chain is compared at its end. Runs of fewer
-    than 2000 draws with their tuning, priors that cannot be drawn from, and chains beside which another step method moves a
-    variable have neither. With ``adapt=False`` the chain is the paper's, and the population runs at its end for the
-    comparison alone. Of more than about six unknowns a population may lose a mode, and then only other chains tell of it.
+    the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a population,
+    by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if they fit
+    well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws cost, and
+    of short runs up to what 500 draws cost. The proposals of it after tuning are also weighted draws, with which the chain is
+    compared at its end. Runs of fewer than 500 draws with their tuning, priors that cannot be drawn from, and chains beside
+    which another step method moves a variable have neither. With ``adapt=False`` the chain is the paper's, and the population
+    runs at its end for the comparison alone. Of more than about six unknowns a population may lose a mode, and then only other
+    chains tell of it.
 
     The density of an angle (``pm.VonMises``) repeats itself with every turn. The chain has angles in one turn only, and is
     judged by turns that begin where its draws are fewest.
@@ -337,6 +341,8 @@ class DataAnnealing(BlockedStep):
         found = missed(kept, same_turn(x, centre, self.angles[self.own]), log_weights, labels)
         if found:
             reasons.append(f"a chain may have missed a part of the posterior, whatever R-hat says: {found}")
+        elif found is None and len(self.own) == len(self.prefix.labels) and (self.last_draw < FEW or not self.n_tune):
+            reasons.append("too few draws to tell whether other modes were missed")
         known = math.nan if found is None else float(bool(found))
         if not reasons:
             return None, known, evaluated

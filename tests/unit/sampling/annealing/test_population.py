@@ -49,9 +49,7 @@ def test_the_last_proposals_follow_the_chain() -> None:
 
 
 def test_there_is_none_for_short_chains_and_without_a_prior() -> None:
-    assert (
-        size(1999) == 0 and size(2000) > 0 and population(Prefix(bimodal(3)), 1999, NO_CHAIN, np.random.default_rng(0)) is None
-    )
+    assert size(499) == 0 and size(500) > 0 and population(Prefix(bimodal(3)), 499, NO_CHAIN, np.random.default_rng(0)) is None
     with pm.Model() as model:
         pm.Normal("y", pm.Flat("x"), 1.0, observed=np.zeros(4))
     assert population(Prefix(model), 3000, NO_CHAIN, np.random.default_rng(0)) is None

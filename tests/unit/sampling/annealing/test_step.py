@@ -301,11 +301,24 @@ def test_the_order_of_the_variables_does_not_matter() -> None:
 
 def test_short_chains_and_parts_of_a_model_have_no_such_proposals() -> None:
     step = annealing(sign_unknown(), widths=0.05)
-    run(step, 1000, 999, 0, {"x": np.array(1.0)})
-    assert not step.independent.exists
+    for tune, draws in ((199, 300), (0, 3000)):
+        _, found = run(step, tune, draws, 0, {"x": np.array(1.0)})
+        assert not step.independent.exists and np.isnan(found["missed"][-1])
+        assert "too few draws to tell whether other modes were missed" in found["warning"][-1].message
     step = annealing(vars=[MODEL["slope"]], widths=0.1)
     _, found = run(step, 1000, 1000)
     assert not step.independent.exists and np.isnan(found["missed"][-1])
+    assert found["warning"][-1] is None or "too few draws" not in found["warning"][-1].message
+
+
+def test_runs_of_some_hundred_draws_come_to_both_modes() -> None:
+    """Chains of less than 2000 draws lost a mode without a word."""
+    step, shares = annealing(sign_unknown(), widths=0.05), []
+    for seed in range(6):
+        points, found = run(step, 300, 500, seed, {"x": np.array(1.0)})
+        shares.append(np.mean([p["x"] > 0 for p in points[300:]]))
+        assert found["evaluations"].sum() < 20 * (2 * 800 + 10) and found["missed"][-1] != 1
+    assert np.all(np.abs(np.array(shares) - 1 / (1 + np.exp(-0.8))) < 0.25)
 
 
 @pytest.mark.parametrize("form", [{}, {"adapt": False}])
