@@ -88,9 +88,7 @@ class CalibrationTests:
         """Why tests that do not fail are no sign that posteriors are right, in words; empty if nothing speaks against it."""
         said, n = [], self.fits - self.failed
         if self.failed > SELECTED * self.fits:
-            said.append(
-                f"{self.failed} of {self.fits} fits failed, and the others may be a selection: see their messages, and mend it."
-            )
+            said.append(f"{self.failed} of {self.fits} fits failed, and the others may be a selection: see their messages.")
         if self.unconverged > MOSTLY * n:
             said.append(
                 f"{self.unconverged} of {n} fits have not converged (r_hat above {R_HAT:g}), so that their ranks say little of "
