@@ -340,7 +340,8 @@ def restored(entry: dict[str, Any]) -> xr.DataTree:
     columns = {**table, "contraction": contraction, "r_hat": np.ones(shape)}
     data = {k: (("fit", "parameter"), v) for k, v in columns.items()}
     coords = {"fit": np.arange(shape[0]), "parameter": list(entry["parameters"])}
-    found = xr.Dataset({**data, "failed": ("fit", np.zeros(shape[0], bool))}, coords)
+    by_fit = {"failed": ("fit", np.zeros(shape[0], bool)), "ranked": ("fit", np.full(shape[0], int(entry["ranked"])))}
+    found = xr.Dataset({**data, **by_fit}, coords)
     return xr.DataTree.from_dict({"calibration": found})
 
 

@@ -30,6 +30,10 @@ from pymc.pytensorf import (
     reseed_rngs,  # new seeds for the generators of a compiled function
 )
 from pymc.smc.kernels import SMC_KERNEL  # base class of the kernels of pm.sample_smc
+from pymc.stats.convergence import (
+    SamplerWarning,  # what a step method says among its statistics, for PyMC to log
+    WarningType,  # what such a warning is about
+)
 from pymc.step_methods.compound import (
     BlockedStep,  # base class of the step methods of pm.sample
     Competence,  # how well a step method suits a variable
@@ -128,6 +132,7 @@ __all__ = [
     "QuadPotentialFull",
     "Reshape",
     "RewriteDatabaseQuery",
+    "SamplerWarning",
     "ScalarFromTensor",
     "ScalarizedJoin",
     "Shape",
@@ -141,6 +146,7 @@ __all__ = [
     "Sum",
     "TensorFromScalar",
     "VMLinker",
+    "WarningType",
     "change_dist_size",
     "dataclass_state",
     "get_random_generator",

@@ -165,6 +165,11 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     ------
     ValueError
         If ``idata`` has no stages, or the record is no longer than before, or does not begin as it did.
+
+    Notes
+    -----
+    An initial state that an :class:`ODEFilter` reads off its record has another prior in a longer one. The result is that of
+    the new prior; of the new stages ``log_product`` is not a number, since their weights are of both priors.
     """
     model = model_of(model)
     old = stages(idata)
@@ -174,12 +179,17 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     n = int(last["time_index"].max())
     _check_longer(idata, model, n)
     posterior = group(idata, "posterior")
-    coordinates, starts = Coordinates(model), []
+    coordinates, starts, same = Coordinates(model), [], _same_starts(model, n)
+    if not same:
+        _log.info(
+            "extend: the initial state is read off the record, and its prior is another one with the longer record. The "
+            "evidence is that of the new prior; the weights of the stages are of both, and are not compared with it."
+        )
     for c in range(posterior.sizes["chain"]):
         values = {rv.name: posterior[rv.name].values[c] for rv in model.free_RVs}
         evidence, error, evaluations = (last[name].values[c] for name in ("log_evidence", "log_evidence_se", "evaluations"))
         rows = coordinates.unconstrained(values)
-        starts.append(Start(rows, n, float(evidence), float(error) ** 2, int(evaluations)))
+        starts.append(Start(rows, n, float(evidence), float(error) ** 2, int(evaluations), same_model=same))
     settings = {"store_stages": "stages" in idata, **settings}
     result = sample_ibis(
         posterior.sizes["draw"],
@@ -195,6 +205,15 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     if "stages" in idata and "stages" in result:
         result["stages"] = xr.DataTree(one_after_the_other(group(idata, "stages"), group(result, "stages")))
     return result
+
+
+def _same_starts(model: pm.Model, n: int) -> bool:
+    """Whether the filters' initial states are those that they had when the record ended after n samples."""
+    for name in filter_names(model):
+        view = filter_view(name, model)
+        if not all(np.allclose(a, b) for a, b in zip(view.starts(), view.starts_of_first(n), strict=True)):
+            return False
+    return True
 
 
 def _check_longer(idata: xr.DataTree, model: pm.Model, n: int) -> None:

@@ -93,6 +93,15 @@ class FilterView:
         """Numbers (R, n_x) of the means and standard deviations of the initial states, zero in the place of variables."""
         return tuple(value_of(numbers_of(matrix)) for matrix in (self.unknowns.x0, self.unknowns.x0_std))
 
+    def starts_of_first(self, n: int) -> tuple[np.ndarray, ...]:
+        """The same if the records ended after n samples: what is read off a record depends on all of it."""
+        records, left = [], n
+        for record in self.op.grid.records:
+            records.append(record[:left] if 0 < left < len(record) else record)
+            left -= len(record)
+        starts = self.op.start.states(self.system, records, self.problem.form.sensors)
+        return tuple(np.array(rows, dtype=float) for rows in starts)
+
     def put(self, arrays: RecordData, starts: tuple[np.ndarray, ...] | None = None) -> None:
         """Exchange the arrays of the records, and the numbers of the initial states where these are given."""
         small = numbers(arrays, *(self.starts() if starts is None else starts))

@@ -15,8 +15,13 @@ import scipy
 import xarray as xr
 
 from pm_sysid.arguments import shown
+<<<<<<< HEAD
 from pm_sysid.idata import elements, labelled, posterior_of
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
+=======
+from pm_sysid.idata import elements, group, labelled, posterior_of
+from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
+>>>>>>> fixanneal
 from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
 from pm_sysid.posterior.log_likelihood import evaluate
 from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
@@ -121,6 +126,8 @@ def compare_models(
         if (missed := chains_that_missed(idata)) and missed.chains:
             of_it = f"{missed.chains} of the chains said that they may have missed a part of it"
             said.append(f"posterior: {of_it}: no number can be trusted.")
+        elif missed and missed.unknown == group(idata, "sample_stats").sizes["chain"]:
+            said.append("posterior: no chain could tell whether it has missed another mode; draw more, or use sample_ibis.")
         likelihood = _of(name, lambda model=model, idata=idata: evaluate(idata, model, draws=draws))  # type: ignore[misc]
         row = rows[name] = {"unknowns": likelihood.size or 0}
         for criterion, function in zip(CRITERIA, (dic_of, waic_of, loo_of), strict=True):

@@ -32,6 +32,7 @@ def chains_that_missed(idata: Any) -> Missed | None:
     if not holds(idata, "sample_stats") or "missed" not in group(idata, "sample_stats"):
         return None
     missed = group(idata, "sample_stats")["missed"].transpose("chain", ...).to_numpy()
+    missed = missed.reshape(len(missed), -1)  # of several such steps, one number each
     return Missed(int(np.sum(np.any(missed == 1, axis=-1))), int(np.sum(np.all(np.isnan(missed), axis=-1))))
 
 

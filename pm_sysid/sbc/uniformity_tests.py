@@ -14,16 +14,20 @@ from numpy.typing import NDArray
 
 from pm_sysid.arguments import words
 from pm_sysid.idata import group
+from pm_sysid.sbc.power import MANY, Resolution, resolution
 
 __all__ = ["CalibrationTests", "calibration_tests"]
 
 type FloatArray = NDArray[np.float64]
 
 _arviz: Any = arviz_stats  # without types
-#: Chance with which the tests find what they say they would find.
-POWER = 0.9
-#: Convergence statistic above which a fit is counted as not converged.
-R_HAT = 1.05
+#: Convergence statistic above which a fit is counted as not converged, and share of such fits above which it is the sampler
+#: that is judged.
+R_HAT, MOSTLY = 1.05, 0.5
+#: Share of failed fits above which the others are a selection.
+SELECTED = 0.05
+#: Draws among which a truth is ranked that are too few to see more than gross errors, if half of the fits have no more.
+FEW = 9
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,6 +40,8 @@ class CalibrationTests:
         What was ranked.
     fits, failed, unconverged : int
         Fits in all, those that failed and are left out, and those with an ``r_hat`` above 1.05, which are not.
+    ranked : tuple of int
+        Draws among which the truth was ranked, of each fit that did not fail.
     level : float
         Probability that posteriors which are right pass all tests.
     uniform_p, location_p, width_p : ndarray, shape (parameters,)
@@ -55,6 +61,7 @@ class CalibrationTests:
     fits: int
     failed: int
     unconverged: int
+    ranked: tuple[int, ...]
     level: float
     uniform_p: FloatArray
     location_p: FloatArray
@@ -73,18 +80,38 @@ class CalibrationTests:
 
     @property
     def passed(self) -> bool:
-        """Whether no test fails."""
-        return bool(np.min([self.uniform_p, self.location_p, self.width_p]) > self.threshold)
+        """Whether no test fails, of fits that can be judged: nothing is in ``doubts``."""
+        return not self.doubts and bool(np.min([self.uniform_p, self.location_p, self.width_p]) > self.threshold)
 
     @property
-    def resolution(self) -> tuple[float, float]:
-        """Bias, in posterior standard deviations, and relative error of the width that are found nine times in ten."""
-        needed = float(scipy.stats.norm.isf(self.threshold / 2) + scipy.stats.norm.ppf(POWER))
-        n = self.fits - self.failed
-        return needed / np.sqrt(n), needed / np.sqrt(2 * n)
+    def doubts(self) -> tuple[str, ...]:
+        """Why tests that do not fail are no sign that posteriors are right, in words; empty if nothing speaks against it."""
+        said, n = [], self.fits - self.failed
+        if self.failed > SELECTED * self.fits:
+            said.append(f"{self.failed} of {self.fits} fits failed, and the others may be a selection: see their messages.")
+        if self.unconverged > MOSTLY * n:
+            said.append(
+                f"{self.unconverged} of {n} fits have not converged (r_hat above {R_HAT:g}), so that their ranks say little of "
+                "the posterior: draw more, tune longer, or take another sampler."
+            )
+        if np.median(self.ranked) <= FEW:
+            said.append(
+                f"Half of the fits rank the truth among {int(np.median(self.ranked))} draws or fewer, which only gross errors "
+                "change: draw more, or rank among more."
+            )
+        return tuple(said)
+
+    @property
+    def resolution(self) -> Resolution:
+        """Errors of the posterior that are found nine times in ten, by as many fits with as many ranked draws.
+
+        ``bias``, in posterior standard deviations, and the parts ``narrow`` and ``wide`` by which the posterior standard
+        deviation is too small or too large; infinite where no error of a sensible size is found so often.
+        """
+        return resolution(self.ranked, self.threshold)
 
     def verdict(self, parameter: str) -> str:
-        """What the tests say about one parameter."""
+        """What the tests say about one parameter; ``"in doubt"`` where they find nothing in fits that cannot be judged."""
         k, said = self.parameters.index(parameter), []
         if self.width_p[k] < self.threshold:
             said.append("too narrow" if self.width[k] > 1 else "too wide")
@@ -92,7 +119,7 @@ class CalibrationTests:
             said.append("too low" if self.location[k] > 0 else "too high")
         if not said and self.uniform_p[k] < self.threshold:
             said.append("ranks not uniform")
-        return ", ".join(said) or "fine"
+        return ", ".join(said) or ("in doubt" if self.doubts else "fine")
 
     def __repr__(self) -> str:
         """Give the table and the verdict."""
@@ -105,19 +132,29 @@ class CalibrationTests:
                 f"{name:{self._name}s}  {_z_text(self.z_mean[k])}  {_z_text(self.z_sd[k])}  {100 * self.coverage[k, 0]:5.0f}%  "
                 f"{100 * self.coverage[k, 1]:5.0f}%  {contraction}  {p}  {self.verdict(name)}"
             )
-        bias, width = self.resolution
-        bad = [name for name in self.parameters if self.verdict(name) != "fine"]
+        bad = [name for name in self.parameters if self.verdict(name) not in ("fine", "in doubt")]
         counts = f"{self.fits} fits" + (f", of which {self.failed} failed and are left out" if self.failed else "")
         counts += f"; {self.unconverged} with r_hat above {R_HAT:g}" if self.unconverged else ""
         said = (
             f"Not calibrated ({100 * self.level:g} % level): {', '.join(f'{b} {self.verdict(b)}' for b in bad)}."
             if bad
+            else f"Not shown to be calibrated, though no test fails at the {100 * self.level:g} % level."
+            if self.doubts
             else f"No sign of miscalibration at the {100 * self.level:g} % level."
         )
-        found = (
-            f"Nine times in ten, so many fits find a bias of {bias:.2f} posterior sd or a width wrong by {100 * width:.0f} %."
-        )
-        return "\n".join([f"CalibrationTests: {counts}", header, *lines, f"{said} {found}"])
+        return "\n".join([f"CalibrationTests: {counts}", header, *lines, " ".join([said, *self.doubts, self._found])])
+
+    @property
+    def _found(self) -> str:
+        """What is found nine times in ten, in words."""
+        bias, narrow, wide = self.resolution
+        parts = {
+            f"a bias of {bias:.2f} posterior sd": bias,
+            f"an sd too small by {100 * narrow:.0f} %": narrow,
+            f"an sd too large by {100 * wide:.0f} %": wide,
+        }
+        found = " or ".join([text for text, size in parts.items() if np.isfinite(size)]) or "no error of a sensible size"
+        return f"Nine times in ten, so many fits with so many ranked draws find {found}."
 
     @property
     def _name(self) -> int:
@@ -153,6 +190,10 @@ def calibration_tests(
     normal scores :math:`s_i = \Phi^{-1}(u_i)`: :math:`\sqrt n\, \bar s` is standard normal and :math:`\sum s_i^2` is
     chi-squared with n degrees of freedom, exactly and whatever the shape of the posterior (after Cook, Gelman and Rubin 2006).
     These two see a bias and a wrong width better than any general test; for the rest there is ArviZ's test of uniformity.
+
+    What they find nine times in ten (``resolution``) follows from the number of fits and from the draws among which each truth
+    is ranked: by few draws a wrong width is hardly seen. Fits that say little do not pass (``doubts``): where more than 5 %
+    failed, most have not converged, or half of them rank the truth among fewer than ten draws.
 
     Examples
     --------
@@ -193,6 +234,7 @@ def calibration_tests(
         fits=fits,
         failed=failed,
         unconverged=unconverged,
+        ranked=tuple(int(v) for v in table["ranked"].values) if "ranked" in table else (MANY,) * n,
         level=float(level),
         uniform_p=np.array([_uniform(column) for column in pit.T]),
         location_p=2 * scipy.stats.norm.sf(np.abs(scores.mean(axis=0)) * np.sqrt(n)),

@@ -447,10 +447,11 @@ def test_chains_that_have_not_mixed_are_noted_and_mark_every_number() -> None:
     assert all("!" in short.loc["apart", c] for c in ("DIC", "WAIC", "LOO"))
     # Chains that agree may have said themselves that they have missed a part.
     said = np.full((2, 300), np.nan)
-    said[0, -1] = 1.0
-    missed = {**trees["together"].to_dict(), "sample_stats": xr.Dataset({"missed": (("chain", "draw"), said)})}
-    (note,) = sid.compare_models({"together": (model, xr.DataTree.from_dict(missed))}).notes["together"]
-    assert note.startswith("posterior: 1 of the chains said that they may have missed a part of it")
+    for last, words in ((1.0, "1 of the chains said that they may have missed a part of it"), (np.nan, "no chain could tell")):
+        said[0, -1] = last
+        missed = {**trees["together"].to_dict(), "sample_stats": xr.Dataset({"missed": (("chain", "draw"), said)})}
+        (note,) = sid.compare_models({"together": (model, xr.DataTree.from_dict(missed))}).notes["together"]
+        assert note.startswith(f"posterior: {words}")
 
 
 def test_what_sample_has_against_its_draws_is_noted() -> None:

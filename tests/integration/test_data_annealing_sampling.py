@@ -115,6 +115,18 @@ def test_beside_another_step_method(model: pm.Model) -> None:
     np.testing.assert_allclose(idata.sample_stats["lp"].values[0].ravel(), expected, rtol=1e-8)
 
 
+def test_beside_nuts(caplog: Any) -> None:
+    """Which PyMC gives to the rest, and whose warnings are of the type of those here; both are logged."""
+    with pm.Model():
+        mu, scale = pm.Normal("mu", 0.0, 2.0), pm.HalfNormal("scale", 1.0)
+        pm.Normal("x", mu, scale, observed=np.linspace(-1.0, 3.0, 20))
+        step = sid.DataAnnealing([mu], adapt=False, widths=1e-6)
+        idata = pm.sample(100, tune=50, chains=1, cores=1, step=[step], random_seed=1, progressbar=False)
+    assert np.unique(idata.posterior["scale"]).size > 50 and "warning" not in idata.sample_stats
+    said = [r.levelname for r in caplog.records if r.getMessage().startswith("DataAnnealing: a chain has not mixed")]
+    assert said == ["WARNING"]
+
+
 def test_the_figure_of_a_run(model: pm.Model) -> None:
     idata = sample(model)
     axes = sid.plot_annealing(idata, truth={"c": TRUTH["c"]})

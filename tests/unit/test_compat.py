@@ -257,6 +257,16 @@ def _(thing: Any) -> None:
     has(thing, *steps, "sample_stats", "sample_settings")
 
 
+@checks("SamplerWarning", "WarningType")
+def _(thing: Any) -> None:
+    import pymc as pm
+    from pymc.stats.convergence import SamplerWarning, WarningType
+
+    said = SamplerWarning(WarningType.CONVERGENCE, "what is said", "warn")
+    assert said.message == "what is said"
+    assert pm.NUTS.stats_dtypes_shapes["warning"] == (SamplerWarning, None)  # beside which a step method must say the same
+
+
 @checks("BlockedStep")
 def _(thing: Any) -> None:
     import pymc as pm

@@ -17,6 +17,9 @@ from pm_sysid.sampling.smc.stages import GOOD_K
 
 #: Effective weighted draws, and draws of a chain, below which nothing is said.
 FEWEST, SHORTEST = 50.0, 100
+#: Effective share of weighted draws from which on their weights are even, whatever the shape of the largest, which says nothing
+#: of weights that are nearly equal.
+EVEN = 0.5
 #: Difference of two shares that is worth a word, and how many standard errors it has to be.
 SHARE, ERRORS = 0.1, 5.0
 #: Ratio of two standard deviations that is worth a word, and how many standard errors of the weighted draws it has to be (those
@@ -49,10 +52,11 @@ def missed(draws: np.ndarray, x: np.ndarray, log_weights: np.ndarray, labels: Se
     Of each coordinate, shares of the draws below a number are compared, which tells of modes, and standard deviations, which
     tell of tails. Differences count that are large and many standard errors, of both.
     """
-    if len(draws) < SHORTEST or not np.any(log_weights > -np.inf) or pareto_shape(log_weights) > GOOD_K:
+    if len(draws) < SHORTEST or not np.any(log_weights > -np.inf):
         return None
     weights = normalised(log_weights)
-    if 1 / np.sum(weights**2) < FEWEST:
+    effective = 1 / np.sum(weights**2)
+    if effective < FEWEST or (effective < EVEN * len(weights) and pareto_shape(log_weights) > GOOD_K):
         return None
     apart = [_share(draws[:, j], x[:, j], weights) for j in range(len(labels))]
     j = int(np.argmax(apart))

@@ -20,12 +20,14 @@ from pm_sysid.sampling.smc.stages import GOOD_K
 
 #: Evaluations of the whole record for each draw of the chain, draws of a stage for each of these, and the fewest and most.
 PART, STAGE, FEWEST, MOST = 0.25, 0.15, 200, 1000
+#: Evaluations of the whole record that are made for a short chain, too: as many as all of its draws cost where it is shortest.
+LEAST = 500
 #: How many times as many draws a stage has at most, if it has few samples, and what part of a round with all it then costs.
 MORE, COST = 5, 0.5
 #: Rounds with all samples that evaluations are kept for.
 RESERVE = 3
 #: Draws of a chain below which there is no population.
-SHORT = 2000
+SHORT = LEAST
 #: Degrees of freedom of the proposals.
 FREEDOM = 3.0
 #: Factors by which the number of samples grows at least and at most, and how much further than last time it is looked.
@@ -99,9 +101,10 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     ----------
     prefix : Prefix
     draws : int
-        Of the chain: the population costs a part of what they do.
+        Of the chain: the population costs a part of what they do, and no more than they do where they are few.
     chain : numpy.ndarray, shape (M, d)
-        Draws of a chain with all samples, which the last proposals follow, too; may be empty.
+        Draws of a chain with all samples, which the last proposals follow, too; may be empty. Angles are in the turn that
+        ``prefix.coordinates.centre`` is the middle of.
     rng : numpy.random.Generator
 
     Returns
@@ -122,13 +125,13 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     if not count:
         return None
     try:
-        x = draw_prior(prefix.coordinates, MORE * count, int(rng.integers(2**31)))
+        x = prefix.coordinates.wrapped(draw_prior(prefix.coordinates, MORE * count, int(rng.integers(2**31))))
     except (ValueError, NotImplementedError):  # constraints that hardly any draw obeys, or no prior to draw from
         return None
     of_prior, own = _fitted(x, rng), None
     if len(np.unique(chain, axis=0)) > 2 * d:
         own = _fitted(chain, rng)
-    n, growth, evaluated, budget = 1, MOST_GROWTH, 0, PART * draws * N
+    n, growth, evaluated, budget = 1, MOST_GROWTH, 0, max(PART * draws, LEAST) * N
     x = x[: many(count, growth / N)]
     proposal, cloud = of_prior, Cloud(np.empty((0, d)), np.empty(0), ())
     while True:
@@ -169,7 +172,7 @@ def _fitted(x: np.ndarray, rng: np.random.Generator) -> Mixture:
 def _paths(prefix: Prefix, x: np.ndarray, n: int, reach: int) -> tuple[np.ndarray, np.ndarray]:
     """Log posteriors (B, reach - n + 1) of points (B, d) given n to reach samples, and log priors (B,)."""
     known = [prefix.evaluate(q, n, reach) for q in x]
-    prior = np.array([k.prior for k in known])
+    prior = prefix.coordinates.once(np.array([k.prior for k in known]), x)
     with np.errstate(invalid="ignore"):
         total = np.where(np.isfinite(prior)[:, None], prior[:, None] + np.array([k.path for k in known]), -np.inf)
     return total, prior

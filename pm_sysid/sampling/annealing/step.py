@@ -16,11 +16,14 @@ from pm_sysid.arguments import among, is_number, place, seed, shown
 from pm_sysid.compat import (
     BlockedStep,
     Competence,
+    SamplerWarning,
     StepMethodState,
+    WarningType,
     dataclass_state,
     get_random_generator,
     get_value_vars_from_user_vars,
 )
+from pm_sysid.likelihood.circular import in_other_turns, same_turn
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.prefix_target import Evaluation, Prefix
 from pm_sysid.progress import text_columns
@@ -31,6 +34,7 @@ from pm_sysid.sampling.annealing.missed import missed
 from pm_sysid.sampling.annealing.population import population
 from pm_sysid.sampling.annealing.settings import WIDTH, annealed_share, proposal_widths, whole_samples
 from pm_sysid.sampling.convergence import mixing
+from pm_sysid.sampling.smc.turns import turns_about
 
 _log = logging.getLogger("pm_sysid")
 
@@ -42,6 +46,8 @@ MEMORY = 100
 LOOK = 0.8
 #: Most draws of the chain that they follow.
 RECENT = 2000
+#: Draws with tuning below which a chain says at its end that it could not tell whether it has missed a mode.
+FEW = 2000
 #: Columns of the progress bar: title, format, first value.
 COLUMNS = {"n_data": ("Samples", "{}", 0), "accept_rate": ("Accept Rate", "{:0.2f}", 0.0)}
 
@@ -71,6 +77,7 @@ class DataAnnealingState(StepMethodState):
     chain: ChainState
     shape: Shape
     independent: Independent
+    centre: np.ndarray
     n_start: int = field(metadata={"frozen": True})
     adapt: bool = field(metadata={"frozen": True})
     annealed: float = field(metadata={"frozen": True})
@@ -127,9 +134,10 @@ class DataAnnealing(BlockedStep):
     -----
     At the end of a chain, by PyMC's log: if that chain alone shows that it has not mixed (its halves disagree with an R-hat
     above 1.05, or it has fewer than 100 effective draws of a parameter), and if it has missed a part of the posterior by
-    weighted draws from all over it, whatever R-hat says: another mode, or a long tail. Chains that are each in a place of
-    their own are seen by comparing them, too: PyMC does so after sampling (``compute_convergence_checks``), and so do
-    :func:`compare_models` and :func:`report`, which also repeat what chains have said to have missed.
+    weighted draws from all over it, whatever R-hat says: another mode, or a long tail. A chain of fewer than 2000 draws with
+    its tuning that cannot tell says so, too. Chains that are each in a place of their own are seen by comparing them, too:
+    PyMC does so after sampling (``compute_convergence_checks``), and so do :func:`compare_models` and :func:`report`, which
+    also repeat what chains have said to have missed.
 
     Notes
     -----
@@ -145,13 +153,17 @@ class DataAnnealing(BlockedStep):
     chain that was still beside the posterior finds it.
 
     Steps seldom lead from one mode to another, or into a far tail, and all chains may lack the same part. After four fifths of
-    the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a
-    population, by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if
-    they fit well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws
-    cost. The proposals of it after tuning are also weighted draws, with which the chain is compared at its end. Runs of fewer
-    than 2000 draws with their tuning, priors that cannot be drawn from, and chains beside which another step method moves a
-    variable have neither. With ``adapt=False`` the chain is the paper's, and the population runs at its end for the
-    comparison alone. Of more than about six unknowns a population may lose a mode, and then only other chains tell of it.
+    the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a population,
+    by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if they fit
+    well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws cost, and
+    of short runs up to what 500 draws cost. The proposals of it after tuning are also weighted draws, with which the chain is
+    compared at its end. Runs of fewer than 500 draws with their tuning, priors that cannot be drawn from, and chains beside
+    which another step method moves a variable have neither. With ``adapt=False`` the chain is the paper's, and the population
+    runs at its end for the comparison alone. Of more than about six unknowns a population may lose a mode, and then only other
+    chains tell of it.
+
+    The density of an angle (``pm.VonMises``) repeats itself with every turn. The chain has angles in one turn only, and is
+    judged by turns that begin where its draws are fewest.
 
     Statistics of a draw: ``n_data``, samples in the likelihood; ``evaluations``, samples that the likelihood was computed
     for (its sum is the cost of the run); ``accepted``; ``accept``, the acceptance probability; ``accept_rate``, its average
@@ -183,7 +195,7 @@ class DataAnnealing(BlockedStep):
 
     name = "data_annealing"
     default_blocked = True
-    stats_dtypes_shapes: dict[str, tuple[type, list[int]]] = {  # noqa: RUF012
+    stats_dtypes_shapes: dict[str, tuple[type, list[int] | None]] = {  # noqa: RUF012
         "n_data": (int, []),
         "evaluations": (int, []),
         "accepted": (np.float64, []),  # as of PyMC's Metropolis, beside which it may stand
@@ -192,7 +204,8 @@ class DataAnnealing(BlockedStep):
         "scaling": (np.float64, []),
         "missed": (np.float64, []),
         "model_logp": (np.float64, []),
-        "warning": (object, []),  # which PyMC logs, from whatever process, and leaves out of the result
+        # PyMC logs it, from whatever process, and leaves it out of the result; as of NUTS, beside which it may stand.
+        "warning": (SamplerWarning, None),
     }
     _state_class = DataAnnealingState
 
@@ -235,6 +248,8 @@ class DataAnnealing(BlockedStep):
         }
         own = [v.name for v in self.vars]
         self.own = np.concatenate([np.arange(s.start, s.stop) for s in (self.layout[name].where for name in own)])
+        self.angles = np.zeros(self.prefix.coordinates.size, dtype=bool)
+        self.angles[self.own] = self.prefix.coordinates.circular[self.own]
         rvs = [model.values_to_rvs[v].name for v in self.vars]
         self.widths = proposal_widths(widths, {rv: self.layout[name].shape for rv, name in zip(rvs, own, strict=True)})
         self.schedule = schedule
@@ -266,7 +281,7 @@ class DataAnnealing(BlockedStep):
     def _begin(self, n_tune: int) -> None:
         self.tune, self.n_tune, self.drawn = True, n_tune, 0
         self.chain, self.shape = ChainState(0, self.n_start, 0.0), begun(self.widths)
-        self.independent = nowhere(len(self.own))
+        self.independent, self.centre = nowhere(len(self.own)), np.zeros(len(self.angles))
         self.kept: list[np.ndarray] = []  # draws after tuning, to judge the chain by
         self.recent: list[np.ndarray] = []  # draws of the adaptation
         self.proposed: list[np.ndarray] = []  # independently, after tuning
@@ -286,7 +301,8 @@ class DataAnnealing(BlockedStep):
                 self._resume({**saved.arrays, **saved.numbers})
             said, statistics["missed"], evaluated = self._said()
             statistics["evaluations"] += evaluated
-        return point, [{**statistics, "warning": said}]
+        warning = None if said is None else SamplerWarning(WarningType.CONVERGENCE, said, "warn")
+        return point, [{**statistics, "warning": warning}]
 
     def _logged_draw(self, point: dict[str, np.ndarray], log: DrawLog) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """One draw that the checkpoint knows, or will know."""
@@ -299,7 +315,7 @@ class DataAnnealing(BlockedStep):
         point, stats = self._draw(point)
         state = {**self.chain._asdict(), **{f"shape_{k}": v for k, v in self.shape._asdict().items()}}
         state |= {f"independent_{k}": v for k, v in self.independent._asdict().items()}
-        state |= {"proposed": np.array(self.proposed), "log_weights": np.array(self.log_weights)}
+        state |= {"proposed": np.array(self.proposed), "log_weights": np.array(self.log_weights), "centre": self.centre}
         if self.current is not None:
             state |= {f"current_{k}": v for k, v in self.current._asdict().items()}
         log.note(self._coordinates(point), stats, state, last=self.chain.draw == self.last_draw)
@@ -313,6 +329,8 @@ class DataAnnealing(BlockedStep):
         if not self.kept:
             return None, math.nan, 0
         labels, kept = [self.prefix.labels[i] for i in self.own], np.array(self.kept)
+        centre = self._turns(kept)
+        kept = same_turn(kept, centre, self.angles[self.own])
         reasons = []
         if bad := mixing(kept[None], labels).bad:
             reasons.append(
@@ -320,9 +338,11 @@ class DataAnnealing(BlockedStep):
                 "its draws are no posterior yet"
             )
         x, log_weights, evaluated = self._all_over(kept)
-        found = missed(kept, x, log_weights, labels)
+        found = missed(kept, same_turn(x, centre, self.angles[self.own]), log_weights, labels)
         if found:
             reasons.append(f"a chain may have missed a part of the posterior, whatever R-hat says: {found}")
+        elif found is None and len(self.own) == len(self.prefix.labels) and (self.last_draw < FEW or not self.n_tune):
+            reasons.append("too few draws to tell whether other modes were missed")
         known = math.nan if found is None else float(bool(found))
         if not reasons:
             return None, known, evaluated
@@ -336,6 +356,7 @@ class DataAnnealing(BlockedStep):
         """
         if self.adapt or len(self.own) < len(self.prefix.labels):
             return np.array(self.proposed), np.array(self.log_weights), 0
+        self.centre = self._turns(kept)
         found = population(self.prefix, self.last_draw, kept[-RECENT:], self.rng)
         if found is None:
             return np.empty((0, len(self.own))), np.empty(0), 0
@@ -345,20 +366,22 @@ class DataAnnealing(BlockedStep):
         """Look for proposals from all over the posterior, when the chain has adapted to where it is."""
         if len(self.own) < len(self.prefix.labels):
             return
-        recent = np.array(self.recent[len(self.recent) // 2 :])[-RECENT:]
-        found = population(self.prefix, self.last_draw, recent, self.rng)
+        recent = np.array(self.recent[len(self.recent) // 2 :])[-RECENT:].reshape(-1, len(self.own))
+        self.centre = self._turns(recent)
+        found = population(self.prefix, self.last_draw, same_turn(recent, self.centre, self.angles), self.rng)
         if found is not None:
             self.evaluated += found.evaluated
             self.independent = Independent.of(found.proposal, found.estimate.efficiency)
 
     def _draw(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Take samples in, propose, accept or reject (Eq. 4)."""
-        self.evaluated, q = 0, self._coordinates(point)
+        self.evaluated, q = 0, self._folded(self._coordinates(point))
         n = self._grow(q)
-        current = self._known(q, n)
         learning = self.adapt and self.tune and self.chain.draw < self.n_tune and n >= self.prefix.n_samples
         if learning and self.chain.draw == self._annealing + int(LOOK * (self.n_tune - self._annealing)):
             self._look()
+            q = self._folded(q)
+        current = self._known(q, n)
         wide = self.independent
         independent = wide.exists and self.rng.random() < wide.share
         if independent:
@@ -368,9 +391,12 @@ class DataAnnealing(BlockedStep):
             move, shaped = self._move(learning or self.shape.draws > 0)
             proposal = q.copy()
             proposal[self.own] += self.shape.root @ move if shaped else self.widths * move
+            proposal = self._folded(proposal)
             from_there = from_here = 0.0
         new = self._evaluate(proposal, n)
         before, after = current.prior + current.likelihood(n), new.prior + new.likelihood(n)
+        if independent and in_other_turns(proposal[None], self.centre, self.angles)[0]:
+            after = -math.inf
         log_ratio = after - before + from_there - from_here if after > -math.inf else -math.inf
         if independent and not self.tune:
             self.proposed.append(proposal)
@@ -393,8 +419,9 @@ class DataAnnealing(BlockedStep):
             "model_logp": after if accepted else before,
         }
         if learning:
-            total = self.n_tune - self._annealing
-            self.shape = adapted(self.shape, move if shaped else None, accept, (proposal if accepted else q)[self.own], total)
+            total, now = self.n_tune - self._annealing, (proposal if accepted else q)[self.own]
+            now = same_turn(now, self.shape.mean, self.angles[self.own])
+            self.shape = adapted(self.shape, move if shaped else None, accept, now, total)
         return point, stats
 
     def _move(self, shapes: bool) -> tuple[np.ndarray, bool]:
@@ -438,6 +465,23 @@ class DataAnnealing(BlockedStep):
         result: np.ndarray = q[at.where].reshape(at.shape).astype(at.dtype)
         return result
 
+    @property
+    def centre(self) -> np.ndarray:
+        """Middle (d,) of the one turn in which the chain has the angles that it moves: their density repeats with each turn."""
+        return self.prefix.coordinates.centre
+
+    @centre.setter
+    def centre(self, centre: np.ndarray) -> None:
+        self.prefix.coordinates.centre = centre
+
+    def _folded(self, q: np.ndarray) -> np.ndarray:
+        """Bring the angles that are moved here into their turn."""
+        return same_turn(q, self.centre, self.angles)
+
+    def _turns(self, draws: np.ndarray) -> np.ndarray:
+        """Middles of turns that begin where draws (N, d) of the coordinates that are moved here are fewest."""
+        return turns_about(draws, np.ones(len(draws)), self.angles[self.own])
+
     def _coordinates(self, point: Mapping[str, np.ndarray]) -> np.ndarray:
         """Coordinates of a point in the order of the value variables."""
         return np.concatenate([np.ravel(point[name]) for name in self.layout], dtype=float)
@@ -464,6 +508,7 @@ class DataAnnealing(BlockedStep):
         if "proposed" in state:  # not in checkpoints of versions without such proposals
             self.independent = Independent(**{name: state[f"independent_{name}"] for name in Independent._fields})
             self.proposed, self.log_weights = list(state["proposed"]), list(state["log_weights"])
+        self.centre = state.get("centre", self.centre)  # not in checkpoints of versions without turns
         self.current = known = Evaluation(**{k: state[f"current_{k}"] for k in Evaluation._fields})
         again = self.prefix.evaluate(known.q, known.n)
         was, now = known.prior + known.path[0], again.prior + again.path[0]
@@ -532,11 +577,11 @@ class DataAnnealing(BlockedStep):
 
 
 def chosen(vars: Any, model: pm.Model) -> list[Any]:
-    """Value variables of what a user names."""
+    """Value variables of what a user names, in the order of the model."""
     try:
         found: list[Any] = get_value_vars_from_user_vars(vars, model)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise ValueError(f"vars is {shown(vars)}; give free variables of the model: {model.free_RVs}.") from error
     if not found:
         raise ValueError(f"vars is empty; give free variables of the model: {model.free_RVs}.")
-    return found
+    return [v for v in model.value_vars if v in found]

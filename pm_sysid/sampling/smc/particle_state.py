@@ -61,7 +61,8 @@ class Start(NamedTuple):
 
     ``log_evidence`` is that of the first n samples, ``variance`` that of its estimate; ``evaluations`` counts likelihoods of
     a sample. With n = 0 the draws are from the prior. ``mass`` is the share of the prior that potentials leave, None where it
-    has to be found.
+    has to be found. ``same_model`` is False where the draws are from a model that differs from that of the run: mean weights
+    from there on say nothing of the evidence.
     """
 
     x: np.ndarray
@@ -70,6 +71,7 @@ class Start(NamedTuple):
     variance: float = 0.0
     evaluations: int = 0
     mass: Mass | None = None
+    same_model: bool = True
 
 
 class SequentialState(NamedTuple):

@@ -61,3 +61,48 @@ def test_an_interruption_leaves_the_draws(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "Linearised", interrupted)
     idata = sid.sample_ibis(200, model=outlier_at_the_start(), **QUIET)
     assert "was not measured: interrupted" in stages(idata).attrs["doubt"]
+
+
+OSCILLATOR = sid.System(
+    lambda t, x, u, p: (x.v, u.F - 0.9 * x.v - p.k * x.z),
+    states=("z", "v"), inputs=("F",), params=("k",), observe=lambda t, x, dx, u, p: x.z,
+)  # fmt: skip
+
+
+def driven(samples: int, **start: Any) -> pm.Model:
+    t = np.arange(60) / 10
+    free = sid.TimeSeries(t, np.sin(1.3 * t) + np.sin(0.4 * t * t), inputs="F")
+    z = sid.simulate(OSCILLATOR, free, {"k": 7.0}, x0={"z": 0.2, "v": 0.0})["y"].values
+    record = sid.TimeSeries(t, free.u, z + 0.02 * np.random.default_rng(0).standard_normal(60), inputs="F")[:samples]
+    with pm.Model() as model:
+        sid.ODEFilter("y", OSCILLATOR, record, {"k": pm.LogNormal("k", np.log(5.0), 0.5)}, noise=0.02, substeps=2, **start)
+    return model
+
+
+def test_a_longer_record_may_bring_another_prior_of_its_start(caplog: pytest.LogCaptureFixture) -> None:
+    """Evidences that were right were doubted: weights of stages under one prior were compared with the evidence of another."""
+    whole, grid = driven(60), np.linspace(np.log(7) - 0.5, np.log(7) + 0.5, 801)
+    target = sid.Target(whole)
+    log_density = target.log_likelihood(grid[:, None]) + np.asarray(target.log_prior(grid[:, None]))
+    evidence = np.log(np.sum(np.exp(log_density - log_density.max())) * (grid[1] - grid[0])) + log_density.max()
+    with caplog.at_level("INFO", logger="pm_sysid"):
+        found = sid.extend(
+            sid.sample_ibis(300, model=driven(8), **QUIET), model=whole, random_seed=1, cores=1, progressbar=False
+        )
+    said = [r for r in caplog.records if r.getMessage().startswith("extend: the initial state is read off the record")]
+    assert len(said) == 1 and said[0].levelname == "INFO"
+    assert (
+        np.isnan(stages(found)["log_product"].values[:, -1]).all()
+        and np.isfinite(stages(found)["log_product"].values[:, 0]).all()
+    )
+    result = sid.log_evidence(found)
+    assert result.doubt == "" and abs(result.value - evidence) < 5 * result.error
+
+
+def test_a_start_that_is_given_is_the_same_with_a_longer_record(caplog: pytest.LogCaptureFixture) -> None:
+    start = {"x0": {"z": 0.2, "v": 0.0}}
+    begun = sid.sample_ibis(200, model=driven(30, **start), **QUIET)
+    with caplog.at_level("INFO", logger="pm_sysid"):
+        found = sid.extend(begun, model=driven(60, **start), random_seed=1, cores=1, progressbar=False)
+    assert not any(r.getMessage().startswith("extend:") for r in caplog.records)
+    assert np.isfinite(stages(found)["log_product"].values[:, -1]).all()

@@ -176,3 +176,21 @@ def test_a_filter_holds_few_shared_variables(model: pm.Model) -> None:
     """Samplers that compile a function for each have as little to do as they can."""
     held = {v for v in ancestors([model["tank"], model.rvs_to_values[model["tank"]]]) if isinstance(v, SharedVariable)}
     assert {v.name for v in held if v.name} == {"tank::numbers", "tank::samples", "tank::substeps", "tank::y"}
+
+
+@pytest.mark.parametrize("n", [20, 25, 30, 50])
+def test_starts_that_are_read_off_the_first_samples(n: int) -> None:
+    """Of the record in which they end; another is in whole, or has the rest."""
+    t = np.arange(30) / 10
+    records = [sid.TimeSeries(t, None, np.exp(-rate * t)) for rate in (1.0, 0.5)]
+
+    def view(given: list[sid.TimeSeries]) -> Any:
+        with pm.Model() as model:
+            sid.ODEFilter("y", DECAY, given, {"rate": pm.LogNormal("rate")}, noise=0.1, substeps=1)
+        return filter_view("y", model)
+
+    cut = [records[0][: min(n, 30)], records[1][: n - 30] if n > 30 else records[1]]
+    for a, b in zip(view(records).starts_of_first(n), view(cut).starts(), strict=True):
+        np.testing.assert_allclose(a, b)
+    changed = not all(np.allclose(a, b) for a, b in zip(view(records).starts(), view(cut).starts(), strict=True))
+    assert changed == (n != 30)

@@ -51,5 +51,7 @@ def test_chains_that_said_that_they_missed_a_part_are_counted() -> None:
     missed[:, -1] = [1, 0, np.nan, 1]
     statistics = xr.Dataset({"missed": (("chain", "draw"), missed)})
     assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics})) == (2, 1)
+    two = xr.Dataset({"missed": (("chain", "draw", "step"), np.stack([missed, missed], axis=2))})
+    assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": two})) == (2, 1)
     assert chains_that_missed(xr.DataTree.from_dict({"sample_stats": statistics.drop_vars("missed")})) is None
     assert chains_that_missed(xr.DataTree()) is None and chains_that_missed(xr.Dataset()) is None

@@ -15,17 +15,16 @@ from pm_sysid.sbc.ranks import ranks
 MEAN, SD, RANK, PIT, ESS, R_HAT = range(6)
 
 
-def result(pit: Any, failed: Any = None, labels: Any = None) -> xr.DataTree:
+def result(pit: Any, failed: Any = None, labels: Any = None, r_hat: float = 1.0, ranked: int = 99) -> xr.DataTree:
     pit = np.atleast_2d(np.asarray(pit, dtype=float).T).T
     n, m = pit.shape
     failed = np.zeros(n, bool) if failed is None else np.asarray(failed)
     z = stats.norm.ppf(pit)
-    columns = {"pit": pit, "z": z, "contraction": np.full((n, m), 0.9), "r_hat": np.full((n, m), 1.0)}
+    columns = {"pit": pit, "z": z, "contraction": np.full((n, m), 0.9), "r_hat": np.full((n, m), r_hat)}
     arrays = {k: (("fit", "parameter"), np.where(failed[:, None], np.nan, v)) for k, v in columns.items()}
     labels = [f"p{i}" for i in range(m)] if labels is None else labels
-    return xr.DataTree.from_dict(
-        {"calibration": xr.Dataset({**arrays, "failed": ("fit", failed)}, {"fit": np.arange(n), "parameter": labels})}
-    )
+    by_fit = {"failed": ("fit", failed), "ranked": ("fit", np.where(failed, 0, ranked))}
+    return xr.DataTree.from_dict({"calibration": xr.Dataset({**arrays, **by_fit}, {"fit": np.arange(n), "parameter": labels})})
 
 
 def scores(n: int, location: float, width: float, seed: int = 0) -> np.ndarray:
@@ -113,12 +112,44 @@ def test_false_alarms_are_as_rare_as_the_level_says() -> None:
     assert 3 <= alarms <= 31
 
 
-def test_the_resolution_is_what_is_found_nine_times_in_ten() -> None:
-    bias, width = sid.calibration_tests(result(np.full((200, 1), 0.5))).resolution
-    found = [sid.calibration_tests(result(scores(200, 0.0, 1 + width, seed))).passed for seed in range(100)]
-    assert 0.80 <= 1 - np.mean(found) <= 0.99
-    found = [sid.calibration_tests(result(scores(200, bias, 1.0, seed))).passed for seed in range(100)]
-    assert 0.80 <= 1 - np.mean(found) <= 0.99
+@pytest.mark.parametrize("draws, most", [(3, 1.0), (10, 0.98), (99, 0.98), (1000, 0.98)])
+def test_the_resolution_is_what_is_found_nine_times_in_ten(draws: int, most: float) -> None:
+    """With few ranked draws, wrong widths are found later: it was the same whatever their number."""
+
+    def passed(bias: float, factor: float, seed: int) -> bool:
+        rng = np.random.default_rng(seed)
+        rank = rng.binomial(draws, stats.norm.cdf((rng.standard_normal(200) - bias) / factor))
+        found = result((rank + rng.random(200)) / (draws + 1), ranked=draws)["calibration"].to_dataset()
+        p = sid.calibration_tests(xr.DataTree.from_dict({"calibration": found}))
+        return bool(min(p.location_p[0], p.width_p[0], p.uniform_p[0]) > p.threshold)
+
+    bias, narrow, wide = sid.calibration_tests(result(np.full((200, 1), 0.5), ranked=draws)).resolution
+    for wrong in ((bias, 1.0), (0.0, 1 - narrow), (0.0, 1 + wide)):
+        assert 0.81 <= 1 - np.mean([passed(*wrong, seed) for seed in range(100)]) <= most, wrong
+
+
+def test_what_is_never_found_is_not_stated() -> None:
+    tests = sid.calibration_tests(result(scores(40, 0.0, 1.0), ranked=3))
+    assert np.isinf(tests.resolution.narrow) and np.isinf(tests.resolution.wide)
+    assert "find a bias of 0.99 posterior sd." in repr(tests)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"failed": np.arange(200) < 11}, "11 of 200 fits failed, and the others may be a selection"),
+        ({"r_hat": 1.2}, "200 of 200 fits have not converged"),
+        ({"ranked": 3}, "Half of the fits rank the truth among 3 draws or fewer"),
+    ],
+)
+def test_fits_that_say_little_do_not_pass(change: dict[str, Any], words: str) -> None:
+    tests = sid.calibration_tests(result(scores(200, 0.0, 1.0), **change))
+    assert not tests.passed and tests.verdict("p0") == "in doubt" and len(tests.doubts) == 1
+    assert words in repr(tests) and "Not shown to be calibrated" in repr(tests) and "No sign" not in repr(tests)
+    wrong = sid.calibration_tests(result(scores(200, 0.4, 1.0), **change))
+    assert wrong.verdict("p0") == "too low" and words in repr(wrong) and "Not calibrated" in repr(wrong)
+    few = sid.calibration_tests(result(scores(200, 0.0, 1.0), failed=np.arange(200) < 10, ranked=10))
+    assert few.passed and few.doubts == ()
 
 
 def test_failed_fits_are_counted_and_left_out() -> None:

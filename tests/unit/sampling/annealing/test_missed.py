@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from pm_sysid.sampling.annealing.missed import missed
+from pm_sysid.sampling.smc.evidence import pareto_shape
 
 LABELS = ["a", "b"]
 
@@ -76,3 +77,11 @@ def test_weights_that_say_nothing_are_no_verdict() -> None:
     assert missed(chain, x, np.full(len(x), -np.inf), LABELS) is None
     assert missed(chain, x, 20 * log_weights, LABELS) is None
     assert missed(chain[:50], x, log_weights, LABELS) is None
+
+
+def test_weights_that_are_nearly_equal_say_something_whatever_the_shape_of_the_largest() -> None:
+    """Their Pareto shape may be above one: it is that of small differences."""
+    rng = np.random.default_rng(2)
+    log_weights = np.log1p(1e-5 * rng.pareto(0.7, 600))
+    assert pareto_shape(log_weights) > 0.8
+    assert missed(rng.standard_normal((1000, 2)), rng.standard_normal((600, 2)), log_weights, LABELS) == ""

@@ -49,12 +49,25 @@ def test_the_last_proposals_follow_the_chain() -> None:
 
 
 def test_there_is_none_for_short_chains_and_without_a_prior() -> None:
-    assert (
-        size(1999) == 0 and size(2000) > 0 and population(Prefix(bimodal(3)), 1999, NO_CHAIN, np.random.default_rng(0)) is None
-    )
+    assert size(499) == 0 and size(500) > 0 and population(Prefix(bimodal(3)), 499, NO_CHAIN, np.random.default_rng(0)) is None
     with pm.Model() as model:
         pm.Normal("y", pm.Flat("x"), 1.0, observed=np.zeros(4))
     assert population(Prefix(model), 3000, NO_CHAIN, np.random.default_rng(0)) is None
+
+
+def test_an_angle_counts_in_one_turn() -> None:
+    """With the evidence of that turn, wherever it begins."""
+    with pm.Model() as model:
+        p = pm.VonMises("p", 0.0, 0.3)
+        pm.Normal("y", pm.math.sin(p), 0.5, observed=np.full(4, 0.5))
+    logp, grid = model.compile_logp(), np.linspace(-np.pi, np.pi, 1001)[1:]
+    evidence = np.log(np.sum(np.exp([logp({"p_circular__": p}) for p in grid])) * (grid[1] - grid[0]))
+    prefix = Prefix(model)
+    for centre in (0.0, 2.0):
+        prefix.coordinates.centre = np.array([centre])
+        found = population(prefix, 3000, NO_CHAIN, np.random.default_rng(0))
+        assert found is not None and abs(found.estimate.value - evidence) < 5 * found.estimate.error
+        assert np.all(np.abs(found.x[found.log_weights > -np.inf] - centre) <= np.pi + 1e-9)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 100.0])
