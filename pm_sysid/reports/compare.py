@@ -15,13 +15,8 @@ import scipy
 import xarray as xr
 
 from pm_sysid.arguments import shown
-<<<<<<< HEAD
-from pm_sysid.idata import elements, labelled, posterior_of
-from pm_sysid.likelihood.filter_view import filter_names, filter_view
-=======
 from pm_sysid.idata import elements, group, labelled, posterior_of
-from pm_sysid.likelihood.filter_view import filter_names, filter_view, value_of
->>>>>>> fixanneal
+from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
 from pm_sysid.posterior.log_likelihood import evaluate
 from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
