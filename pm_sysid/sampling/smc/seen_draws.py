@@ -102,11 +102,11 @@ def nothing(d: int) -> Seen:
     return Seen(np.empty((0, d)), np.empty(0), np.empty(0))
 
 
-def of_prior(turns: Sequence[NaturalUnits], rng: np.random.Generator) -> list[Seen]:
+def of_prior(turns: Sequence[NaturalUnits], rng: np.random.Generator, most: int = FROM_PRIOR) -> list[Seen]:
     """Draws of the prior in each of some units, as many as cost little; none where there are none, or none is possible."""
     target = turns[0].target
     none = nothing(target.size)
-    count = min(FROM_PRIOR, SAMPLES // max(target.n_samples, 1))
+    count = min(most, FROM_PRIOR, SAMPLES // max(target.n_samples, 1))
     if count < FOLLOWED * target.size:
         return [none] * len(turns)
     try:

@@ -21,6 +21,8 @@ from pm_sysid.sampling.smc.seen_draws import of_prior
 from pm_sysid.sampling.smc.stages import final, log_evidence, replace_evidence, stages, widen_evidence
 from pm_sysid.sampling.smc.turns import turns_about
 
+#: Most unknowns of which weighted draws are tried without known modes, and draws of the prior for each of a proposal.
+FEW_UNKNOWNS, FROM_PRIOR = 20, 4
 #: Standard errors by which two estimates of the evidence may differ by chance.
 CHANCE = 2.0
 
@@ -52,10 +54,13 @@ def weighed(
     target : Target
     random_seed : int or numpy.random.Generator
     modes : KnownModes, optional
-        Without modes nothing is done where the record is too long for draws of the prior: there would be nothing new.
+        Without modes nothing is done where there are many unknowns, or the record is too long for draws of the prior: there
+        would be nothing new.
     count : int, optional
-        Draws of each proposal (see :func:`across_modes`).
+        Draws of each proposal (see :func:`across_modes`), and a quarter of those of the prior at most.
     """
+    if modes is None and target.size > FEW_UNKNOWNS:
+        return Weighed()
     posterior, rng, model = group(idata, "posterior"), np.random.default_rng(random_seed), target.coordinates.model
     chains, draws, d = posterior.sizes["chain"], posterior.sizes["draw"], target.size
     values = {v.name: posterior[v.name].values for v in model.free_RVs}
@@ -68,7 +73,8 @@ def weighed(
     x = coordinates.wrapped(x)
     points, covariances, shares = modes or KnownModes(np.empty((0, d)), np.empty((0, d, d)), np.empty(0))
     points = coordinates.wrapped(points)
-    (seen,) = of_prior([NaturalUnits(target, np.zeros(d, dtype=bool))], rng)
+    most = {} if count is None else {"most": FROM_PRIOR * count}
+    (seen,) = of_prior([NaturalUnits(target, np.zeros(d, dtype=bool))], rng, **most)
     if modes is None and not len(seen.z):
         return Weighed()
     found = across_modes(target, x, points, covariances, shares, rng, seen, count)
