@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -35,6 +36,16 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     """No examples are looked for in the docstrings of tests, which have none: a tenth of the time of collecting."""
     found = yield
     return [collector for collector in found if not isinstance(collector, DoctestModule)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def levels_of_logs() -> Iterator[None]:
+    """What a file of tests silences is heard in the next one."""
+    logs = [logging.getLogger(name) for name in ("pymc", "pm_sysid")]
+    levels = [log.level for log in logs]
+    yield
+    for log, level in zip(logs, levels, strict=True):
+        log.setLevel(level)
 
 
 @pytest.fixture
