@@ -82,7 +82,10 @@ def weighed(
         return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
     said = []
     if not model.potentials:  # whose prior mass is not one
+        apart = float(stages(idata).attrs.get("chains_sd", 0.0))
         said += with_evidence(idata, found.estimate)
+        if modes is None:  # where one chain has lost its way, there may be more that no draw has seen
+            widen_evidence(idata, apart / np.sqrt(chains))
     if found.moved(x):
         held = coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
         idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
