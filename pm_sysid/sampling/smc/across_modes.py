@@ -29,8 +29,9 @@ AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
 FREEDOM, EFFECTIVE = 5.0, 0.1
 #: Particles at which the proposals must not be too thin, and how many times denser the posterior may be there.
 LOOKED, REACH = 2000, 20.0
-#: Standard deviations that a mean, and shares that a standard deviation may be off, without the draws being replaced.
-SHIFTED, SCALED = 0.1, 0.1
+#: Standard deviations that a mean, and share that a standard deviation may be off without the draws being replaced; standard
+#: errors that they may be off, if each of so many draws counts.
+OFF, ERRORS, EACH_OF = 0.1, 3.0, 4
 
 
 class AcrossModes(NamedTuple):
@@ -56,8 +57,8 @@ class AcrossModes(NamedTuple):
         weights = normalised(self.log_weights)
         mean = weights @ self.x
         sd = np.sqrt(weights @ (self.x - mean) ** 2)
-        off = np.abs(draws.mean(axis=0) - mean) > SHIFTED * sd
-        return bool(np.any(off | (np.abs(draws.std(axis=0) - sd) > SCALED * sd)))
+        limit = max(OFF, ERRORS * np.sqrt(EACH_OF / len(draws))) * sd
+        return bool(np.any((np.abs(draws.mean(axis=0) - mean) > limit) | (np.abs(draws.std(axis=0) - sd) > limit)))
 
     def resampled(self, chains: int, draws: int, rng: np.random.Generator) -> np.ndarray:
         """Draws (chains, draws, d) that count alike, of each region as many as it holds; no two chains share a draw."""

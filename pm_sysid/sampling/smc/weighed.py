@@ -80,13 +80,16 @@ def weighed(
     found = across_modes(target, x, points, covariances, shares, rng, seen, count)
     if found is None:
         return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
+    moved = found.moved(x)
+    if modes is None and not moved and (model.potentials or _same(idata, found.estimate)):
+        return Weighed()
     said = []
     if not model.potentials:  # whose prior mass is not one
         apart = float(stages(idata).attrs.get("chains_sd", 0.0))
         said += with_evidence(idata, found.estimate)
         if modes is None:  # where one chain has lost its way, there may be more that no draw has seen
             widen_evidence(idata, apart / np.sqrt(chains))
-    if found.moved(x):
+    if moved:
         held = coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
         idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
         where = "around the modes" if modes else "by weights"
@@ -100,9 +103,8 @@ def with_evidence(idata: xr.DataTree, estimate: Estimate) -> list[str]:
     These draws reach what sequential ones have lost: they say more, or the same with less error. Where they say less, they
     have left out a part themselves, and the difference is an error.
     """
-    known, last = log_evidence(idata), final(stages(idata))
-    by_weights = float(np.sqrt(np.mean(last["log_evidence_se"].values ** 2) / last.sizes["chain"]))
-    more, chance = estimate.value - known.value, CHANCE * float(np.hypot(estimate.error, by_weights))
+    known = log_evidence(idata)
+    more, chance = estimate.value - known.value, _chance(idata, estimate)
     if more > chance or (more >= -chance and estimate.error < known.error):
         replace_evidence(idata, estimate.value, estimate.error)
         return (
@@ -110,3 +112,15 @@ def with_evidence(idata: xr.DataTree, estimate: Estimate) -> list[str]:
         )
     widen_evidence(idata, abs(more))
     return []
+
+
+def _same(idata: xr.DataTree, estimate: Estimate) -> bool:
+    """Whether two estimates of the evidence differ by chance alone."""
+    return abs(estimate.value - log_evidence(idata).value) <= _chance(idata, estimate)
+
+
+def _chance(idata: xr.DataTree, estimate: Estimate) -> float:
+    """By how much an estimate and that of a sequential run, by its own weights, may differ by chance."""
+    last = final(stages(idata))
+    by_weights = float(np.sqrt(np.mean(last["log_evidence_se"].values ** 2) / last.sizes["chain"]))
+    return CHANCE * float(np.hypot(estimate.error, by_weights))
