@@ -71,8 +71,8 @@ def sample(
     curvature there follow the draws:
 
     - of a model with ODE filters and up to 20 unknowns by independent proposals, mixtures of t distributions fitted to weighted
-      draws. Where they fit poorly, the draws walk until they have forgotten where they were. No gradients are needed, all runs
-      in batches, and there is an evidence;
+      draws. Where one of these is higher than all modes, the search goes on from there. Where they fit poorly, the draws walk
+      until they have forgotten where they were. No gradients are needed, all runs in batches, and there is an evidence;
     - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
     - where there are several modes, constraints (potentials) or no single clear maximum, by :func:`sample_ibis`, and likewise
       where the chains of NUTS do not mix. The shares of several modes are checked by weighted draws around each of them; where
@@ -211,6 +211,9 @@ class _Run:
         self._search(replace(known, initvals={str(name): v.values[0, 0] for name, v in values.data_vars.items()}, modes=()))
         if self.mode is None:
             return
+        if known.log_evidence > self.mode.log_evidence:  # a higher place that holds less
+            self.mode = replace(known, modes=(*known.modes, *self.mode.modes))
+            return
         self.mode = replace(self.mode, modes=(*self.mode.modes, *known.modes))
         if self._more_steps(self.mode.initvals, "at the mode"):
             self._search(self.mode)
@@ -286,7 +289,9 @@ class _Run:
 
     def _independent(self, stops: bool) -> xr.DataTree:
         mode = self._found()
-        settings = {"model": self.model, "chains": self.chains, "progressbar": self.progressbar, "stops": stops}
+        settings: dict[str, Any] = {"model": self.model, "chains": self.chains, "progressbar": self.progressbar}
+        heights = [mode.logp, *(m.logp for m in mode.modes)]
+        settings["highest"] = max(heights) if stops else None
         draws = max(self.draws, 2 * (mode.point.size + 1))
         return sample_around_mode(mode.point, mode.covariance, draws, random_seed=self.random_seed, **settings)
 

@@ -94,7 +94,7 @@ def sample_around_mode(
     chains: int,
     random_seed: Any,
     progressbar: bool = True,
-    stops: bool = False,
+    highest: float | None = None,
 ) -> xr.DataTree:
     """Draw from a posterior with one mode, by proposals that do not depend on where a chain is.
 
@@ -118,8 +118,8 @@ def sample_around_mode(
         Chains with random numbers of their own, from the first proposal on.
     random_seed : int
     progressbar : bool, default True
-    stops : bool, default False
-        Raise :class:`HigherPoint` as soon as a draw shows that the point is not the highest mode.
+    highest : float, optional
+        Log posterior at the highest mode that is known: a draw that is higher raises :class:`HigherPoint`.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def sample_around_mode(
     target.coordinates.centre = np.where(target.coordinates.circular, point, 0.0)
     covariance = no_wider_than_turn(covariance, target.coordinates.circular)
     along = ridges(PosteriorFunctions(model).descent_function(), point, covariance)
-    limit = float(log_posterior(target, point[None])[0]) + HIGHER if stops else np.inf
+    limit = np.inf if highest is None else highest + HIGHER
     finished, spreading = [], False
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)

@@ -17,12 +17,12 @@ from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.evidence import Estimate
 from pm_sysid.sampling.smc.natural_units import NaturalUnits
-from pm_sysid.sampling.smc.seen_draws import of_prior
+from pm_sysid.sampling.smc.seen_draws import FROM_PRIOR, of_prior
 from pm_sysid.sampling.smc.stages import final, log_evidence, replace_evidence, stages, widen_evidence
 from pm_sysid.sampling.smc.turns import turns_about
 
 #: Most unknowns of which weighted draws are tried without known modes, and draws of the prior for each of a proposal.
-FEW_UNKNOWNS, FROM_PRIOR = 20, 4
+FEW_UNKNOWNS, OF_PRIOR = 20, 4
 #: Standard errors by which two estimates of the evidence may differ by chance.
 CHANCE = 2.0
 
@@ -73,14 +73,15 @@ def weighed(
     x = coordinates.wrapped(x)
     points, covariances, shares = modes or KnownModes(np.empty((0, d)), np.empty((0, d, d)), np.empty(0))
     points = coordinates.wrapped(points)
-    most = {} if count is None else {"most": FROM_PRIOR * count}
-    (seen,) = of_prior([NaturalUnits(target, np.zeros(d, dtype=bool))], rng, **most)
+    (seen,) = of_prior([NaturalUnits(target, np.zeros(d, dtype=bool))], rng, FROM_PRIOR if count is None else OF_PRIOR * count)
     if modes is None and not len(seen.z):
         return Weighed()
     found = across_modes(target, x, points, covariances, shares, rng, seen, count)
     if found is None:
         return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
     moved = found.moved(x)
+    if modes is None and not model.potentials:  # weighted draws that say less have left out a part themselves
+        moved = moved and found.estimate.value >= log_evidence(idata).value - _chance(idata, found.estimate)
     if modes is None and not moved and (model.potentials or _same(idata, found.estimate)):
         return Weighed()
     said = []

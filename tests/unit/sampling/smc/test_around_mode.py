@@ -14,6 +14,7 @@ from scipy.stats import t as student_t
 
 import pm_sysid as sid
 from pm_sysid.likelihood.ridges import Ridges
+from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc import around_mode
 from pm_sysid.sampling.smc.around_mode import (
     HigherPoint,
@@ -45,13 +46,15 @@ def line() -> pm.Model:
 
 def test_a_draw_that_is_higher_than_the_mode_stops_what_begins_there() -> None:
     away = MEAN + 4 * np.sqrt(np.diag(COVARIANCE))
-    settings: dict[str, Any] = {"model": line(), "chains": 1, "random_seed": 2, "progressbar": False, "stops": True}
-    with pytest.raises(HigherPoint, match="higher than at the mode") as stopped:
-        sample_around_mode(away, COVARIANCE, 100, **settings)
-    x, gain = stopped.value.x, stopped.value.gain
+    settings: dict[str, Any] = {"model": line(), "chains": 1, "random_seed": 2, "progressbar": False}
     posterior = multivariate_normal(MEAN, COVARIANCE)
+    height = Target(line(), 1).log_prior(away[None]) + Target(line(), 1).log_likelihood(away[None])
+    with pytest.raises(HigherPoint, match="higher than at the mode") as stopped:
+        sample_around_mode(away, COVARIANCE, 100, highest=float(height[0]), **settings)
+    x, gain = stopped.value.x, stopped.value.gain
     assert gain == pytest.approx(posterior.logpdf(x) - posterior.logpdf(away)) and gain > 2
-    assert sample_around_mode(MEAN, COVARIANCE, 100, **settings)["posterior"].sizes["draw"] == 100
+    top = float(height[0]) + posterior.logpdf(MEAN) - posterior.logpdf(away)
+    assert sample_around_mode(MEAN, COVARIANCE, 100, highest=top, **settings)["posterior"].sizes["draw"] == 100
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.05, 20.0])
