@@ -188,7 +188,7 @@ def pendulum(seed: int = 0, substeps: Any = 8, **options: Any) -> Problem:
     return Problem("pendulum", model, Answer(truth=truth, source="simulated"), record, system)
 
 
-def tanks(substeps: Any = 2) -> Problem:
+def tanks(substeps: Any = "auto") -> Problem:
     """Cascaded tanks with square-root flow, a measured record; nobody knows the level of the upper tank at the start."""
     folder = os.environ.get("PM_SYSID_DATA")
     path = Path(folder or "") / "cascaded_tanks.npz"

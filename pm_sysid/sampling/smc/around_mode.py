@@ -17,6 +17,7 @@ import scipy
 import xarray as xr
 
 from pm_sysid.compat import seeds_per_chain
+from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_stages
 from pm_sysid.likelihood.circular import no_wider_than_turn
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
@@ -63,6 +64,8 @@ ALWAYS = 1.1
 #: them walk on.
 LEAST_WALKED, MOST_WALKED, DRIFTING = 2, 10, 3.0
 STILL_SPREADING = "The draws still spread after many walks: the posterior is thin and curved, and a part of it may be missing."
+#: R-hat from which on chains walk together, and most times that they do.
+APART, MOST_TOGETHER = 1.01, 6
 #: Effective draws of all proposals for each draw that is taken by their weights alone.
 EACH = 4
 #: How much higher than at the mode the log posterior of a draw is, if the mode is another one.
@@ -102,8 +105,9 @@ def sample_around_mode(
     the prior, weights them, fits a mixture of t distributions and draws again, until the weights are even. All draws of all
     rounds count, as draws of one mixture. The rest is the last stage of :func:`sample_ibis`: Markov chains over fresh
     proposals, and the evidence. Where these do not fit well, the draws are taken by the weights of all rounds if they are
-    even; if they are not, the draws walk along differences between them until they have forgotten where they were. All of it
-    runs in batches without gradients.
+    even; if they are not, the draws walk along differences between them until they have forgotten where they were. Chains that
+    disagree walk together, by proposals fitted to the draws of all. All of it runs in batches without gradients.
+
     In the end a thousand of the draws walk twenty steps, long ones among them, which leaves the posterior as it is: where more
     of them than chance allows come to lie beyond all draws, or a marginal changes, the proposals have missed a tail.
 
@@ -144,7 +148,7 @@ def sample_around_mode(
     covariance = no_wider_than_turn(covariance, target.coordinates.circular)
     along = ridges(PosteriorFunctions(model).descent_function(), point, covariance)
     limit = np.inf if highest is None else highest + HIGHER
-    finished, spreading = [], False
+    drawn, spreading = list[_Chain](), False
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
         cloud, fits = _cloud(target, point, covariance, along, limit, rng)
@@ -157,12 +161,16 @@ def sample_around_mode(
         if not (fits and fitting(kernel.state)) and not by_weights:
             kernel.state, spreads = walked(replace(sequential, moves=walking), kernel.state, rng)
             spreading |= spreads
-        row = {**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan}
-        x = kernel.state.particles.x
+        row, z = kernel.sample_stats(), kernel.state.particles.x
         if by_weights:
-            x = cloud.seen.picked(cloud.seen.log_weights, draws, rng)
+            z = cloud.seen.picked(cloud.seen.log_weights, draws, rng)
             row |= cloud.statistics
-        finished.append(FinishedChain(cloud.units.unconstrained(x), [row]))
+        drawn.append(_Chain(cloud.units, replace(sequential, moves=walking), z, row))
+    for _ in range(MOST_TOGETHER):
+        if not apart(np.array([chain.x for chain in drawn])):
+            break
+        drawn = _walked_together(drawn, kernel, rng)
+    finished = [FinishedChain(chain.x, [{**chain.row, "log_product": np.nan, "log_product_se": np.nan}]) for chain in drawn]
     idata = sample_by_stages(
         draws,
         lambda **settings: kernel.handing_over(iter(finished)),
@@ -179,6 +187,43 @@ def sample_around_mode(
     )
     idata["sample_stats"] = xr.DataTree(statistics)
     return idata
+
+
+class _Chain(NamedTuple):
+    """Draws (N, d) of a chain in its units, the walk that they may go on with there, and the statistics of its stage."""
+
+    units: NaturalUnits
+    walk: Sequential
+    z: np.ndarray
+    row: dict[str, Any]
+
+    @property
+    def x(self) -> np.ndarray:
+        """Draws (N, d) in unconstrained space."""
+        return self.units.unconstrained(self.z)
+
+
+def apart(x: np.ndarray) -> bool:
+    """Whether chains of draws (chains, N, d) disagree, by R-hat of any coordinate."""
+    if len(x) < 2:
+        return False
+    return any(array_stats.rhat(column, method="rank") > APART for column in np.moveaxis(x, 2, 0) if np.ptp(column) > 0)
+
+
+def _walked_together(drawn: list[_Chain], kernel: IBIS, rng: np.random.Generator) -> list[_Chain]:
+    """Chains whose draws have walked by proposals fitted to those of all, and then by their own; each draw keeps its chain.
+
+    Chains that each know a part of a thin, curved region best disagree about the rest. R-hat tells afterwards whether the draws
+    have forgotten which chain they belong to.
+    """
+    units, walk = drawn[0].units, drawn[0].walk
+    z = np.concatenate([units.natural(chain.x) for chain in drawn])
+    together = replace(walk, draws=len(z)).rejoin(z, np.zeros(len(z)), rng)
+    found = []
+    for part in np.split(together.particles.x, len(drawn)):
+        kernel.state = walk.rejoin(part, np.zeros(len(part)), rng)
+        found.append(_Chain(units, walk, kernel.state.particles.x, kernel.sample_stats()))
+    return found
 
 
 def fitting(state: SequentialState) -> bool:

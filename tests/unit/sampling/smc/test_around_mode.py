@@ -18,6 +18,7 @@ from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc import around_mode
 from pm_sysid.sampling.smc.around_mode import (
     HigherPoint,
+    apart,
     drift,
     log_posterior,
     missed_tail,
@@ -307,6 +308,39 @@ def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeyp
     fits = (last["proposal_ess"].values >= around_mode.GOOD_PROPOSALS) & (last["pareto_k"].values <= around_mode.EVEN)
     walks = last["walks"].values > 0
     assert np.any(walks) and np.all(fits | walks)
+
+
+def test_chains_that_disagree_walk_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two chains is given one half of a Gaussian posterior; in the end both have the whole."""
+    walk, together = around_mode._walked_together, list[np.ndarray]()
+
+    def halved(drawn: list[Any], *given: Any) -> list[Any]:
+        together.append(np.array([chain.z for chain in drawn]))
+        if len(together) == 1:
+            z = together[0].reshape(-1, 2)
+            z = z[np.argsort(z[:, 0])].reshape(2, -1, 2)
+            drawn = [chain._replace(z=part) for chain, part in zip(drawn, z, strict=True)]
+        return walk(drawn, *given)
+
+    monkeypatch.setattr(around_mode, "_walked_together", halved)
+    monkeypatch.setattr(around_mode, "apart", lambda x: not together or apart(x))
+    idata = sample_around_mode(MEAN, COVARIANCE, 1000, model=line(), chains=2, random_seed=1, progressbar=False)
+    x = np.stack([idata.posterior[name].values for name in ("a", "b")], axis=-1)
+    assert 1 <= len(together) <= around_mode.MOST_TOGETHER and not apart(x)
+    assert np.all(final(stages(idata))["walks"].values > 0)
+    errors = np.sqrt(np.diag(COVARIANCE) / 1000)
+    assert np.all(np.abs(x.mean(axis=1) - MEAN) < 5 * errors)
+    np.testing.assert_allclose(np.cov(x.reshape(-1, 2).T), COVARIANCE, rtol=0.15, atol=0.1 * COVARIANCE.max())
+
+
+def test_chains_are_apart_if_any_coordinate_is() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((4, 1000, 3))
+    assert not apart(x) and not apart(x[:1])
+    x[:, :, 2] = 1.0  # an unknown that does not move
+    assert not apart(x)
+    x[0, :, 1] += 0.5
+    assert apart(x)
 
 
 @pytest.mark.slow
