@@ -161,7 +161,7 @@ def hes1(seed: int = 0, substeps: Any = 16) -> Problem:
     return Problem("hes1", model, Answer(truth=truth, source=source), record, system)
 
 
-def pendulum(seed: int = 0, substeps: Any = 8, **options: Any) -> Problem:
+def pendulum(seed: int = 0, substeps: Any = 16, **options: Any) -> Problem:
     """Free swing, slowed by viscous, dry and quadratic damping; the frequency is hardly known before."""
     system = sid.System(
         lambda t, x, u, p: (
