@@ -31,6 +31,7 @@ from pm_sysid.likelihood.mode import OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, HigherPoint, sample_around_mode
+from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, stages
 from pm_sysid.sampling.smc.weighed import KnownModes, weighed
@@ -43,8 +44,6 @@ GOOD_RHAT, GOOD_ESS = 1.01, 400
 POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 2
-#: Most unknowns with which independent proposals take the place of NUTS.
-FEW_UNKNOWNS = 20
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
 #: Where PyTensor's files are, which warn of functions that run slowly ("Numba will use object mode ...").

@@ -27,6 +27,8 @@ PATIENCE, TINY = 2, 1e-9
 FEWEST, COMMON = 2.0, 0.05
 #: Folds of particles, and particles for each unknown of a mean that a component has there.
 FOLDS, MANY = 3, 2
+#: Most unknowns among which mixtures may fit a posterior from afar.
+FEW_UNKNOWNS = 20
 #: Points at which the density of a t distribution is compared with a Gaussian's.
 POINTS = 2000
 

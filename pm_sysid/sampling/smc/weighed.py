@@ -13,16 +13,18 @@ import numpy as np
 import xarray as xr
 
 from pm_sysid.idata import group
+from pm_sysid.likelihood.prior_draws import draw_prior_and_mass
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.evidence import Estimate
 from pm_sysid.sampling.smc.natural_units import NaturalUnits
+from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
 from pm_sysid.sampling.smc.seen_draws import FROM_PRIOR, of_prior
 from pm_sysid.sampling.smc.stages import final, log_evidence, replace_evidence, stages, widen_evidence
 from pm_sysid.sampling.smc.turns import turns_about
 
-#: Most unknowns of which weighted draws are tried without known modes, and draws of the prior for each of a proposal.
-FEW_UNKNOWNS, OF_PRIOR = 20, 4
+#: Draws of the prior for each of a proposal, and fewest that tell the share of the prior that potentials leave.
+OF_PRIOR, OF_MASS = 4, 4000
 #: Standard errors by which two estimates of the evidence may differ by chance.
 CHANCE = 2.0
 
@@ -79,17 +81,18 @@ def weighed(
     found = across_modes(target, x, points, covariances, shares, rng, seen, count)
     if found is None:
         return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
-    moved = found.moved(x)
-    if modes is None and not model.potentials:  # weighted draws that say less have left out a part themselves
-        moved = moved and found.estimate.value >= log_evidence(idata).value - _chance(idata, found.estimate)
-    if modes is None and not moved and (model.potentials or _same(idata, found.estimate)):
+    moved, estimate = found.moved(x), found.estimate
+    if model.potentials:  # the evidence is that of the prior that they leave
+        mass = draw_prior_and_mass(coordinates, max(len(x), OF_MASS), rng)[1]
+        estimate = estimate._replace(value=estimate.value - mass.log, error=float(np.hypot(estimate.error, mass.error)))
+    if modes is None:  # weighted draws that say less have left out a part themselves
+        moved = moved and estimate.value >= log_evidence(idata).value - _chance(idata, estimate)
+    if modes is None and not moved and _same(idata, estimate):
         return Weighed()
-    said = []
-    if not model.potentials:  # whose prior mass is not one
-        apart = float(stages(idata).attrs.get("chains_sd", 0.0))
-        said += with_evidence(idata, found.estimate)
-        if modes is None:  # where one chain has lost its way, there may be more that no draw has seen
-            widen_evidence(idata, apart / np.sqrt(chains))
+    apart = float(stages(idata).attrs.get("chains_sd", 0.0))
+    said = with_evidence(idata, estimate)
+    if modes is None:  # where one chain has lost its way, there may be more that no draw has seen
+        widen_evidence(idata, apart / np.sqrt(chains))
     if moved:
         held = coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
         idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))

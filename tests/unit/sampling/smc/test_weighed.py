@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 from scipy.special import logsumexp
@@ -56,6 +57,25 @@ def test_a_part_that_sequential_draws_have_lost_comes_back(known: bool) -> None:
     evidence = sid.log_evidence(idata)
     assert evidence.value == pytest.approx(exact, abs=4 * evidence.error) and evidence.error < 0.05
     assert len(found.said) == 2 and found.empty == ()
+
+
+@pytest.mark.parametrize("more", [-0.5, 0.0, 0.5])
+def test_the_evidence_is_that_of_the_prior_that_potentials_leave(more: float) -> None:
+    """The potential cuts a half of the prior, where there is no posterior."""
+    model, share, exact = unsigned()
+    with model:
+        pm.Potential("cut", pt.switch((model["a"] > 0) & (model["a"] < 0.6), -np.inf, 0.0))
+    left = 1 - np.diff(norm.cdf([0.0, 0.6], *PRIOR))[0]
+    assert 0.4 < left < 0.6
+    exact -= np.log(left)
+    idata = run_of(0.0 if more else share, exact + more)
+    found = weighed(idata, Target(model, 1), 1)
+    evidence = sid.log_evidence(idata)
+    assert evidence.error < 0.05 if more <= 0 else evidence.error > 0.4
+    assert abs(evidence.value - exact) < 4 * evidence.error
+    # Weighted draws that say less replace nothing.
+    assert (np.mean(idata["posterior"]["a"].values < 0) == pytest.approx(share, abs=0.02)) == (more <= 0)
+    assert bool(found.said) == (more < 0)
 
 
 def test_draws_that_are_right_stay_as_they_are() -> None:
