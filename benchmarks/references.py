@@ -42,7 +42,7 @@ from pm_sysid.sampling.smc.resampling import effective_size, systematic
 RESULTS = Path(__file__).parent / "results" / "references.json"
 #: Markov chains, the steps of each, how many of them count, and one of how many is kept.
 CHAINS, STEPS, COUNTED, THIN = 200, 1500, 1000, 5
-#: How many times as many steps chains take that mix slowly, by problem.
+#: How many times as many steps chains take that mix slowly, and weighted draws there are, by problem.
 LONGER = {"hes1": 12}
 #: Share of the weighted draws that are made about points on ridges.
 ALONG = 0.2
@@ -50,6 +50,8 @@ ALONG = 0.2
 DRAWS, ROUNDS = 40_000, 3
 #: Positive unknowns that are taken in natural units, by problem.
 NATURAL = {"pendulum": ("k", "c", "dry", "quadratic", "noise"), "hes1": ("g",)}
+#: Positive unknown with a far tail, by problem: proposals are fitted to draws that are drawn to it as well, in so many shares.
+TAILS, TO_TAIL = {"hes1": "g"}, 0.4
 #: Effective draws, and distance of the two methods in standard deviations, between which a reference counts.
 ENOUGH, AGREED = 1000.0, 0.1
 
@@ -127,17 +129,18 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
         mode = sid.find_mode(problem.model, start=start, random_seed=seed, progressbar=False)
     target = sid.Target(problem.model)
     units = Units(problem.model, NATURAL.get(problem.name, ()))
-    logp = units.density(density(target))
+    logp, longer = units.density(density(target)), LONGER.get(problem.name, 1)
     along = ridges(PosteriorFunctions(problem.model).descent_function(), mode.point, mode.covariance)
-    kept = _chains(logp, _around(units.modes(mode), units, along, logp, rng), rng, LONGER.get(problem.name, 1))
+    tail = Tail.of(problem, units, mode)
+    kept = _chains(logp, _around(units.modes(mode), units, along, tail, logp, rng), rng, longer)
     flat = kept.reshape(-1, kept.shape[2])
-    proposal = units.with_ridges(Mixture.fit(flat, np.full(len(flat), 1 / len(flat)), 5.0, rng), along)
+    proposal = _fitted(flat, np.zeros(len(flat)), units, along, tail, rng)
     for repeat in range(ROUNDS):
-        x = proposal.draw(DRAWS, rng)
+        x = proposal.draw(longer * DRAWS, rng)
         log_w = logp(x) - proposal.logpdf(x)
         w = softmax(log_w)
         if repeat < ROUNDS - 1 and 1 / np.sum(w**2) > ENOUGH:
-            proposal = units.with_ridges(Mixture.fit(x, w, 5.0, rng), along)
+            proposal = _fitted(x, log_w, units, along, tail, rng)
     ess = float(1 / np.sum(w**2))
     possible = log_w > -np.inf
     x, w = x[possible], w[possible]
@@ -153,8 +156,8 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
         modes=len(mode.modes),
         mean={n: v.tolist() for n, v in mean.items()},
         sd={n: v.tolist() for n, v in sd.items()},
-        log_evidence=float(logsumexp(log_w) - np.log(DRAWS) - np.log(allowed)),
-        error=float(np.sqrt(max(1 / ess - 1 / DRAWS, 0.0))),
+        log_evidence=float(logsumexp(log_w) - np.log(len(log_w)) - np.log(allowed)),
+        error=float(np.sqrt(max(1 / ess - 1 / len(log_w), 0.0))),
         ess=ess,
         pareto_k=pareto_shape(log_w),
         chains_ess=min(float(array_stats.ess(c, method="bulk")) for c in columns),
@@ -215,8 +218,54 @@ class Units:
         )
 
 
+class Tail(NamedTuple):
+    """Column of an unknown with a far tail, and where its middle is."""
+
+    column: int
+    middle: float
+
+    @classmethod
+    def of(cls, problem: Problem, units: Units, mode: sid.Mode, name: str | None = None) -> Tail | None:
+        """That of a problem, if it is known to have one."""
+        name = TAILS.get(problem.name) if name is None else name
+        if name is None:
+            return None
+        column = [rv.name for rv in problem.model.free_RVs].index(name)  # scalars before it
+        return cls(column, float(units.modes(mode).means[0, column]))
+
+    def drawn(self, x: np.ndarray, log_w: np.ndarray) -> np.ndarray:
+        """Log weights that favour the tail."""
+        drawn_to = log_w + 2 * np.log(1 + np.maximum(x[:, self.column], 0) / self.middle)
+        while effective_size(drawn_to) < 2 * CHAINS:
+            drawn_to = drawn_to / 1.3
+        return np.asarray(drawn_to)
+
+
+def _fitted(
+    x: np.ndarray, log_w: np.ndarray, units: Units, along: Ridges, tail: Tail | None, rng: np.random.Generator
+) -> Mixture:
+    """Proposals that are fitted to weighted draws (B, d), and if there is a far tail to such that are drawn to it."""
+    fine = log_w > -np.inf
+    x, log_w = x[fine], log_w[fine]
+    fitted = Mixture.fit(x, softmax(log_w), 5.0, rng)
+    if tail is not None:
+        far = Mixture.fit(x, softmax(tail.drawn(x, log_w)), 5.0, rng)
+        fitted = Mixture(
+            np.concatenate([(1 - TO_TAIL) * fitted.shares, TO_TAIL * far.shares]),
+            np.concatenate([fitted.means, far.means]),
+            np.concatenate([fitted.roots, far.roots]),
+            5.0,
+        )
+    return units.with_ridges(fitted, along)
+
+
 def _around(
-    modes: Mixture, units: Units, along: Ridges, logp: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator
+    modes: Mixture,
+    units: Units,
+    along: Ridges,
+    tail: Tail | None,
+    logp: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Starts (CHAINS, d) of the chains: weighted draws of proposals that are fitted again."""
     proposal = units.with_ridges(modes, along)
@@ -226,7 +275,7 @@ def _around(
         # Tempered where few draws carry all, so that neither the next proposal nor the chains begin at a handful.
         while effective_size(log_w) < CHAINS:
             log_w = log_w / 1.5
-        proposal = units.with_ridges(Mixture.fit(x, softmax(log_w), 5.0, rng), along)
+        proposal = _fitted(x, log_w, units, along, tail, rng)
     return x[systematic(softmax(log_w), CHAINS, rng)]
 
 
@@ -259,27 +308,24 @@ def far_tail(problem: Problem, name: str, seed: int = 1, rounds: int = 7) -> Non
     mode = sid.find_mode(problem.model, start=dict(problem.answer.truth) or None, random_seed=0, progressbar=False)
     logp = units.density(density(sid.Target(problem.model)))
     along = ridges(PosteriorFunctions(problem.model).descent_function(), mode.point, mode.covariance)
-    column = [rv.name for rv in problem.model.free_RVs].index(name)  # scalars before it
-    middle = float(units.modes(mode).means[0, column])
+    tail = Tail.of(problem, units, mode, name)
+    assert tail is not None
     proposal = units.with_ridges(units.modes(mode), along)
     for repeat in range(rounds):
         x = proposal.draw(DRAWS if repeat == rounds - 1 else DRAWS // 2, rng)
         log_w = logp(x) - proposal.logpdf(x)
         x, log_w, drawn = x[log_w > -np.inf], log_w[log_w > -np.inf], len(x)
-        w, at = softmax(log_w), x[:, column]
+        w, at = softmax(log_w), x[:, tail.column]
         mean = w @ at
         squares = w * (at - mean) ** 2
-        tail = ", ".join(f"{k:g}: {w[at > k * mean].sum():.4f}" for k in (2, 4, 8))
+        beyond = ", ".join(f"{k:g}: {w[at > k * mean].sum():.4f}" for k in (2, 4, 8))
         print(
             f"{problem.name}, {name}, round {repeat}: mean {mean:.4f}, sd {np.sqrt(squares.sum()):.4f} "
-            f"({squares.sum() ** 2 / np.sum(squares**2):.0f} effective draws of {drawn}); beyond times the mean {tail}; "
+            f"({squares.sum() ** 2 / np.sum(squares**2):.0f} effective draws of {drawn}); beyond times the mean {beyond}; "
             f"log evidence {logsumexp(log_w) - np.log(drawn):.3f}",
             flush=True,
         )
-        drawn_to = log_w + 2 * np.log(1 + np.maximum(at, 0) / middle)
-        while effective_size(drawn_to) < 2 * CHAINS:
-            drawn_to = drawn_to / 1.3
-        proposal = units.with_ridges(Mixture.fit(x, softmax(drawn_to), 5.0, rng), along)
+        proposal = units.with_ridges(Mixture.fit(x, softmax(tail.drawn(x, log_w)), 5.0, rng), along)
 
 
 def _allowed(model: pm.Model, rng: np.random.Generator, draws: int = 1_000_000) -> float:
@@ -302,7 +348,7 @@ def shown(problem: Problem, found: Reference) -> str:
     apart = f"means {found.mean_apart:.2f} sd apart, sds {100 * found.sd_apart:.0f} %"
     lines = [
         f"{problem.name}: log posterior {found.logp:.3f} at the best of {found.modes} modes, log evidence "
-        f"{found.log_evidence:.3f} +- {found.error:.3f}; {found.ess:.0f} of {DRAWS} weighted draws effective (Pareto k "
+        f"{found.log_evidence:.3f} +- {found.error:.3f}; {found.ess:.0f} weighted draws effective (Pareto k "
         f"{found.pareto_k:.2f}), {found.chains_ess:.0f} of the chains (R-hat {found.chains_rhat:.3f}); {apart}; "
         f"{found.seconds:.0f} s" + ("" if found.counts else "  DOES NOT COUNT")
     ]
