@@ -6,7 +6,7 @@ variables of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import is_not
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,12 +20,12 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.compat import ParameterValueError, join_nonshared_inputs
 from pm_sysid.likelihood.coordinates import Coordinates, check_continuous, checked
-from pm_sysid.likelihood.filter_view import value_of
+from pm_sysid.likelihood.filter_view import filter_names, value_of
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp
 from pm_sysid.progress import Announced, compiling
-from pm_sysid.recurrence.functions import compiled
+from pm_sysid.recurrence.functions import compiled, together
 
-#: Most observed numbers times points in one batch: models without filters keep them all in memory.
+#: Most observed numbers times points in one batch.
 BATCH = 4_000_000
 #: Points in one batch at most, and at least.
 MOST, FEWEST = 512, 16
@@ -199,7 +199,15 @@ class PosteriorFunctions:
     @property
     def observed(self) -> int:
         """Observed numbers."""
-        return sum(int(np.size(value_of(self.model.rvs_to_values[rv]))) for rv in self.model.observed_RVs)
+        return self._numbers(self.model.observed_RVs)
+
+    def _outside(self) -> int:
+        """Observed numbers of which no filter has the likelihood."""
+        filters = filter_names(self.model)
+        return self._numbers([v for v in self.model.observed_RVs if v.name not in filters])
+
+    def _numbers(self, observed: Iterable[Variable]) -> int:
+        return sum(int(np.size(value_of(self.model.rvs_to_values[rv]))) for rv in observed)
 
     def _work(self) -> int:
         """Steps of one evaluation."""
@@ -207,7 +215,7 @@ class PosteriorFunctions:
         return steps + self.observed
 
     def _parts(self, points: np.ndarray) -> list[np.ndarray]:
-        size = int(np.clip(BATCH // max(self.observed, 1), FEWEST, MOST))
+        size = min(int(np.clip(BATCH // max(self.observed, 1), FEWEST, MOST)), together(self._outside()))
         return [np.ascontiguousarray(points[i : i + size]) for i in range(0, len(points), size)]
 
 

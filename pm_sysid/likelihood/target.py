@@ -24,7 +24,7 @@ from pm_sysid.likelihood.filter_rv import ODEFilterRV
 from pm_sysid.likelihood.prior_draws import draw_prior
 from pm_sysid.progress import announced
 from pm_sysid.recurrence.batch_op import BatchRecurrence
-from pm_sysid.recurrence.functions import compiled
+from pm_sysid.recurrence.functions import compiled, together
 from pm_sysid.recurrence.op import substeps_by_run
 from pm_sysid.recurrence.threads import default_threads, thread_count
 
@@ -352,8 +352,12 @@ class Target:
             part, state = run(*(np.ascontiguousarray(a) for a in args), borders, self._n_threads)
             sums += part
             states.append(state)
-        for values in self._others_function(array, borders, self._n_threads) if self._others else ():
-            sums = sums + _block_sums(values, borders)
+        if self._others:
+            size = together(int(borders[-1] - borders[0]))
+            for first in range(0, len(array), size):
+                part = slice(first, first + size)
+                for values in self._others_function(array[part], borders, self._n_threads):
+                    sums[part] += _block_sums(values, borders)
         sums[np.isnan(sums)] = -np.inf
         return sums, progress._replace(state=tuple(states))
 

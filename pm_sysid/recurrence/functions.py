@@ -56,6 +56,9 @@ from pm_sysid.recurrence.op import RunOp
 from pm_sysid.recurrence.run import native
 from pm_sysid.symbolic.scalars import untraced
 
+#: Numbers that NumPy handles at once, of many points: functions keep every intermediate result, and those that leave the
+#: processor's caches take three times as long.
+IN_CACHE = 300_000
 #: Operations on whole arrays, besides the recurrences.
 WHOLE = (
     AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, CumOp, DimShuffle, Dot, ExtractDiag,
@@ -186,6 +189,11 @@ def on_whole_arrays(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> 
 
 def _by_elements(op: Op) -> bool:
     return isinstance(op, Elemwise) and isinstance(op.scalar_op, ScalarOp) and not isinstance(op.scalar_op, Composite)
+
+
+def together(numbers: int) -> int:
+    """How many points a function of many is best given at once, each of so many numbers."""
+    return max(IN_CACHE // max(numbers, 1), 1)
 
 
 def compiled(inputs: Sequence[Variable], outputs: Any, *, often: bool = False, **options: Any) -> Any:

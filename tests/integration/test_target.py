@@ -17,7 +17,9 @@ from pymc.distributions.transforms import ordered
 from scipy import stats
 
 import pm_sysid as sid
+from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import free_draws
+from pm_sysid.recurrence import functions
 
 T = 12
 X = np.linspace(-1.0, 1.0, T)
@@ -175,6 +177,31 @@ def test_a_regression_is_its_formula() -> None:
     np.testing.assert_allclose(target.log_likelihood(particles, edges=np.arange(T + 1)), each, rtol=1e-11)
     assert target.labels == ["a", "b_log__", "sigma_log__"] and target.size == 3 and target.n_samples == T
     assert repr(sid.Target(target.model, threads=3)) == "Target(3 unknowns, 12 samples, 3 threads)"
+
+
+@pytest.mark.parametrize("name", ["regression", "several", "mixed"])
+def test_many_points_are_evaluated_a_few_together(name: str, interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is observed without a filter would else be kept for all of them, with every intermediate result."""
+    target = target_of(name)
+    particles = some(target, 11)
+    whole = target.log_likelihood(particles, edges=[0, 5, T])
+    monkeypatch.setattr(functions, "IN_CACHE", 3 * T)
+    function, seen = target._others_function, []
+
+    def counted(points: np.ndarray, *rest: Any) -> Any:
+        seen.append(len(points))
+        return function(points, *rest)
+
+    monkeypatch.setitem(target.__dict__, "_others_function", counted)
+    np.testing.assert_array_equal(target.log_likelihood(particles, edges=[0, 5, T]), whole)
+    assert seen == [3, 3, 3, 2]
+
+
+def test_searches_evaluate_a_few_points_together_where_there_is_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.zeros((600, 3))
+    for make, parts in ((regression, [100] * 6), (lambda: put("number"), [512, 88])):
+        monkeypatch.setattr(functions, "IN_CACHE", 100 * T)
+        assert [len(part) for part in PosteriorFunctions(build(make))._parts(points)] == parts
 
 
 @pytest.mark.parametrize("kind", [pytest.param("mle", marks=pytest.mark.slow), "records"])
