@@ -264,7 +264,10 @@ class Search:
         assert self.best is not None
         value, x, evaluation = self.best
         low, high = np.where(self.positive, -np.inf, self.lower), np.where(self.positive, np.inf, self.upper)
-        near = 1e-3 * np.maximum(np.abs(x), np.where(np.isfinite(high - low), high - low, 0.0))
+        # Beside a bound at zero an unknown is no measure of what is near; its standard deviation is.
+        information = np.diag(evaluation.information) * (self.unit if isinstance(self.objective, SquaredErrors) else 1.0)
+        spread = 1 / np.sqrt(np.where(information > 0, information, np.inf))
+        near = 1e-3 * np.maximum.reduce([np.abs(x), np.where(np.isfinite(high - low), high - low, 0.0), spread])
         down = (x - low < near) & (evaluation.gradient > 0)
         up = (high - x < near) & (evaluation.gradient < 0)
         moved = np.where(down, low, np.where(up, high, x))

@@ -11,12 +11,12 @@ import numpy as np
 type Path = tuple[Any, ...]
 
 
-def leaves(what: str, tree: Any) -> dict[str, float]:
+def leaves(what: str, tree: Any, none: float | None = None) -> dict[str, float]:
     """Numbers of a tree by name, in order.
 
     A number is called by the key it stands under, whatever groups that key is in; the entries of a list, tuple or array by
     the key of that array and their position, ``k_0, k_1, ...``. A number that stands under no key at all is called by its
-    position alone, ``"0"``.
+    position alone, ``"0"``. Where there is a number for ``none``, it stands for every None.
 
     Raises
     ------
@@ -29,7 +29,7 @@ def leaves(what: str, tree: Any) -> dict[str, float]:
     {'m': 1.0, 'c': 0.1, 'k_0': 3.0, 'k_1': 4.0}
     """
     found: dict[str, float] = {}
-    for path, value in _walk(what, tree, ()):
+    for path, value in _walk(what, tree, (), none):
         name = _name(path)
         if name in found:
             raise ValueError(f"{what} has two numbers called {name!r}; give each parameter once, under its own key.")
@@ -57,18 +57,20 @@ def rebuild(tree: Any, values: Sequence[float]) -> Any:
     return result
 
 
-def _walk(what: str, tree: Any, path: Path) -> Iterator[tuple[Path, float]]:
+def _walk(what: str, tree: Any, path: Path, none: float | None) -> Iterator[tuple[Path, float]]:
     if isinstance(tree, Mapping):
         for key, branch in tree.items():
             if not isinstance(key, str):
                 raise TypeError(f"{what} has the key {key!r}; give names as text.")
-            yield from _walk(what, branch, (*path, key))
+            yield from _walk(what, branch, (*path, key), none)
     elif isinstance(tree, list | tuple):
         for i, branch in enumerate(tree):
-            yield from _walk(what, branch, (*path, i))
+            yield from _walk(what, branch, (*path, i), none)
     elif isinstance(tree, np.ndarray) and tree.ndim:
         for index in np.ndindex(tree.shape):
-            yield from _walk(what, tree[index], (*path, *index))
+            yield from _walk(what, tree[index], (*path, *index), none)
+    elif tree is None and none is not None:
+        yield path, none
     else:
         real = isinstance(tree, numbers.Real | np.ndarray | np.generic) and not isinstance(tree, bool | np.bool_)
         if not real or np.asarray(tree).dtype.kind not in "iuf":

@@ -444,13 +444,13 @@ def _bounds(system: System, bounds: Any, names: list[str], positional: bool, siz
     for what, side, tree in zip(("lower bounds", "upper bounds"), sides, bounds, strict=True):
         if tree is None:
             continue
-        found = _by_label(system, leaves(what, tree))
+        found = _by_label(system, leaves(what, tree, none=float(side[0]) if size else None))
         if positional and all(nameless(n) for n in found) and len(found) == len(names):
             found = dict(zip(names, found.values(), strict=True))
         if set(found) != set(names):
             missing, extra = [n for n in names if n not in found], [n for n in found if n not in names]
             raise ValueError(
-                f"{what} lack {missing} and have {extra} too many; give them the structure of p_guess, with -np.inf or np.inf "
+                f"{what} lack {missing} and have {extra} too many; give them the structure of p_guess, with None "
                 "where there is none."
             )
         side[: len(names)] = [found[n] for n in names]

@@ -96,6 +96,28 @@ def test_fixed_parameters_stay() -> None:
     close(result, np.array([0.4]))
 
 
+@pytest.mark.parametrize("objective", ["mse", "likelihood"])
+def test_an_unknown_that_ends_at_a_bound_of_zero_is_said_to_be_there(objective: Any) -> None:
+    """An interior search ends at 1e-21, where differences of its size are rounding: no unknown that outputs do not show."""
+    hardening = sid.System(
+        lambda t, x, u, p: (x.v, u.F - 0.4 * x.v - p.k * x.z - p.k3 * x.z**3),
+        states=("z", "v"), inputs=("F",), params=("k", "k3"), observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    rng, t = np.random.default_rng(7), np.arange(200) * 0.1
+    force = sid.TimeSeries(t, np.interp(t, np.arange(0, 21, 0.5), rng.standard_normal(42)), None, inputs="F", intersample="foh")
+    clean = sid.simulate(hardening, force, {"k": 4.0, "k3": -0.3}, x0=0.0)["y"].values
+    measured = force.replace(y=clean + 0.05 * rng.standard_normal(200))
+    options: dict[str, Any] = {"objective": objective, "x0": 0.0, "progressbar": False}
+    if objective == "likelihood":
+        options["predictor"] = sid.ExtendedKalman(R=0.05**2)
+    bounded = sid.fit_pem(hardening, measured, {"k": 3.5, "k3": 0.1}, bounds=({"k": None, "k3": 0.0}, None), **options)
+    known = sid.fit_pem(hardening, measured, {"k": 3.5}, fixed={"k3": 0.0}, **options)
+    assert bounded.success and bounded.p["k3"] == 0.0 and bounded.stderr["k3"] == 0.0
+    assert "At their bounds: ['k3']" in bounded.message and "cannot tell" not in bounded.message
+    assert bounded.p["k"] == pytest.approx(known.p["k"], abs=1e-3 * known.stderr["k"])
+    assert bounded.stderr["k"] == pytest.approx(known.stderr["k"], rel=0.01)
+
+
 @pytest.mark.parametrize("method", ["lm", "bfgs", "trust"])
 def test_bounds_hold_and_bind(method: Any) -> None:
     low, high = {"k": 0.0, "c": 0.6}, {"k": np.inf, "c": 1.0}

@@ -31,6 +31,10 @@ def test_names(tree: Any, names: list[str]) -> None:
     assert list(leaves("p_guess", tree)) == names
 
 
+def test_none_stands_for_a_number_where_there_is_one_for_it() -> None:
+    assert leaves("upper bounds", {"m": None, "k": [1.0, None]}, none=np.inf) == {"m": np.inf, "k_0": 1.0, "k_1": np.inf}
+
+
 def test_what_comes_back_has_the_same_structure() -> None:
     tree = {"a": 1, "b": [2.0, (3.0, np.array([4.0, 5.0]))], "c": {"d": Pair(6, np.array(7.0)), "e": []}}
     values = [float(v) for v in range(10, 17)]
