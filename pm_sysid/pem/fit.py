@@ -23,7 +23,7 @@ from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up, with_steps
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.step_error import MOST, step_error
-from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, uncertain_noise
+from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, in_common, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
@@ -45,6 +45,8 @@ ELSEWHERE = {
     "solver": "give it as predictor=",
     "substeps": "give the predictor substeps, such as predictor=ExtendedKalman(substeps=2)",
 }
+#: Standard errors by which a measurement noise is too small, because unknowns fit a part of it, that are worth a word.
+TAKEN = 0.5
 #: Status of a guess outside its bounds, and of an impossible one.
 INFEASIBLE, IMPOSSIBLE = -1, -2
 
@@ -363,6 +365,17 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             cov *= np.outer(allowed, allowed)
             limits = [f"{names[j]} < {limit:.3g}" for j, limit in uncertain.limits.items()]
             below = f" ({', '.join(limits)} with a chance of 95 %, which the standard errors allow for)" if limits else ""
+        if isinstance(target, LogLikelihood) and free.any() and not has_process_noise(target):
+            noise = free & unknowns.layout.positive
+            off = x * (taken_from_noise(each, noise, free & ~noise) - 1.0)
+            if np.any(far := off > TAKEN * np.sqrt(np.diag(cov))):
+                larger = ", ".join(f"{names[j]} = {x[j] + off[j]:.3g}" for j in np.flatnonzero(far))
+                fitted, measured = int(np.sum(free & ~noise)), int(target.measured.sum())
+                message = (
+                    f"{message} {fitted} unknowns fit a part of the noise of {measured} measured values, which a likelihood "
+                    f"does not count: with it, {larger}. The standard errors allow for that."
+                )
+            cov[np.diag_indices_from(cov)] += off**2
         if gone.any():
             message = (
                 f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero{below}."

@@ -8,6 +8,7 @@ import numpy as np
 
 from pm_sysid.pem.objective import Evaluation, Objective
 from pm_sysid.pem.side_by_side import Coordinates, valleys
+from pm_sysid.pem.uneven_noise import Samples
 
 #: Standard errors from the optimum, of the logarithm of a noise, at which the other unknowns are fitted again; and by how many
 #: steps.
@@ -133,6 +134,31 @@ def _inverse(information: np.ndarray, free: np.ndarray) -> np.ndarray:
     part = np.linalg.pinv(information[np.ix_(free, free)] / np.outer(size, size), rcond=1e-13, hermitian=True)
     result[np.ix_(free, free)] = part / np.outer(size, size)
     return result
+
+
+def taken_from_noise(at: Samples, noise: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """By what factor (k,) each measurement noise is larger than what a likelihood has found; one for all that is no noise.
+
+    What unknowns fit of the noise is missing in the innovations: of a sample its leverage. A likelihood does not count this,
+    so that many initial states on short records leave a noise that is much too small.
+
+    Parameters
+    ----------
+    at : Samples
+        The likelihood sample by sample at its optimum.
+    noise, others : ndarray of bool, shape (k,)
+        Marks noise that has been found, and the other unknowns with errors.
+
+    Notes
+    -----
+    Source: Patterson and Thompson (1971), Biometrika 58, 545-554 (for one noise; of several, each from the samples that it is
+    in, by the share of it there).
+    """
+    q, _ = np.linalg.qr(at.slope[:, others])
+    leverage, share = np.sum(q**2, axis=1), np.where(noise, at.relative, 0.0)
+    total = share.sum(axis=0)
+    mean = np.where(total > 0, share.T @ leverage, 0.0) / np.where(total > 0, total, 1.0)
+    return np.asarray(1 / np.sqrt(1.0 - np.minimum(mean, 1.0 - 1.0 / len(leverage))))
 
 
 def boundless(objective: Objective, x: np.ndarray, first: np.ndarray) -> bool:

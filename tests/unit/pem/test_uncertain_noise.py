@@ -9,7 +9,9 @@ import pytest
 
 import pm_sysid as sid
 from pm_sysid.pem.side_by_side import Coordinates
-from pm_sysid.pem.uncertain_noise import has_process_noise, uncertain_noise
+from pm_sysid.pem.uncertain_noise import has_process_noise, taken_from_noise, uncertain_noise
+from pm_sysid.pem.uneven_noise import Samples
+from support.pem_cases import OSCILLATOR, TRUTH
 
 DRIFT = sid.System(lambda t, x, u, p: p.rate, states=("s",), params=("rate",), observe=lambda t, x, dx, u, p: x.s)
 BOTH = sid.ExtendedKalman(Q={"s": "estimate"}, R="estimate", substeps=1)
@@ -97,3 +99,36 @@ def test_errors_over_records(process: float) -> None:
             noise.append(np.log(fit.x[1] / process) / (fit.x_stderr[1] / fit.x[1]))
     assert 0.75 < np.sqrt(np.mean(np.square(rate))) < 1.2 < 1.4 < np.sqrt(np.mean(np.square(plain)))
     assert np.sqrt(np.mean(np.square(noise))) < 1.2
+
+
+def test_a_measurement_noise_is_larger_by_the_freedom_of_what_was_fitted() -> None:
+    """Two outputs of a linear model, each with unknowns and a noise of its own: N / (N - k) of each."""
+    rng = np.random.default_rng(1)
+    first, second, noise = np.repeat([[1.0], [0.0]], [20, 40], axis=0), np.repeat([[0.0], [1.0]], [20, 40], axis=0), (0.3, 0.5)
+    design = np.hstack([first * rng.standard_normal((60, 5)), second * rng.standard_normal((60, 8))])
+    slope = np.hstack([design, np.zeros((60, 2))])
+    relative = np.hstack([np.zeros((60, 13)), 2 / noise[0] * first, 2 / noise[1] * second])
+    is_noise = np.arange(15) >= 13
+    factor = taken_from_noise(Samples(slope, slope, relative, slope[:, 0], slope[:, 0], slope.T @ slope), is_noise, ~is_noise)
+    np.testing.assert_allclose(factor, [1.0] * 13 + [np.sqrt(20 / 15), np.sqrt(40 / 32)])
+
+
+def test_many_starts_take_a_part_of_the_measurement_noise() -> None:
+    """Of ten records of eight samples a likelihood finds too little noise, and says how much it is."""
+    rng, t, records = np.random.default_rng(2), 0.3 * np.arange(8), []
+    for x0 in rng.standard_normal((10, 2)):
+        free = sid.TimeSeries(t, np.zeros(8), None)
+        y = sid.simulate(OSCILLATOR, free, TRUTH, x0=list(x0), substeps=8)["y"].to_numpy()
+        records.append(free.replace(y=y + 0.1 * rng.standard_normal(8)))
+    predictor = sid.ExtendedKalman(R={"y": "r"}, substeps=8)
+    options: dict[str, Any] = {"predictor": predictor, "objective": "likelihood", "starts": 1, "progressbar": False}
+    fit = sid.fit_pem(OSCILLATOR, records, {"k": 3.5, "c": 0.5, "r": 0.2}, **options)
+    left = np.concatenate([fit.innovations(i)["innovation"].to_numpy()[:, 0] for i in range(10)])
+    taken_off = np.sqrt(np.sum(left**2) / (80 - 22))
+    assert fit.success and fit.p["r"] == pytest.approx(np.sqrt(np.mean(left**2)), rel=1e-3)
+    assert (
+        f"22 unknowns fit a part of the noise of 80 measured values, which a likelihood does not count: with it, r = {
+            taken_off:.3g}"
+        in fit.message
+    )
+    assert fit.stderr["r"] > taken_off - fit.p["r"] > 1.5 * fit.p["r"] / np.sqrt(2 * 80)
