@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 
 #: The largest order of an autoregression; the fewest innovations for each order; orders in vain after which none is tried.
-ORDERS, EACH_ORDER, IN_VAIN = 25, 10, 4
+ORDERS, EACH_ORDER, IN_VAIN = 25, 10, 10
 #: Partial correlations beyond this are no stationary noise; correlations below this are none.
 STATIONARY, FADED = 0.99, 1e-6
 #: Fewest innovations that a record must have left for a size of its noise of its own.
