@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
-from pm_sysid.pem.filters import KalmanFilter
-from pm_sysid.pem.objective import LogLikelihood, Objective
+from pm_sysid.pem.filters import KalmanFilter, median_step
+from pm_sysid.pem.objective import Objective
+from pm_sysid.pem.restricted_likelihood import Noise, Series, White, line, noise_of
 from pm_sysid.pem.uneven_noise import Samples
 from pm_sysid.records.residual_tests import box_p
 
@@ -19,11 +19,18 @@ LAGS = (1, 5, 25)
 COLOURED = 0.005
 #: What it means for standard errors: where predictions do not depend on what was measured, and where they do.
 ALLOWED = "noise that is correlated in time, which the standard errors allow for, or dynamics that the model lacks."
+DOUBTFUL = "noise that is correlated in time, or dynamics that the model lacks. The standard errors may be too small: {}."
 MISLED = "the standard errors are too small, and estimates may be off, since predictions follow the correlated noise."
-#: Fewest innovations of an output for each lag of a test, and for each order of an autoregression.
-EACH, EACH_ORDER = 4, 10
-#: Reflections beyond this are no stationary noise; correlations below this are none.
-STATIONARY, FADED = 0.99, 1e-6
+#: Why standard errors may be too small all the same.
+FEW = "the records have too few samples for each unknown to tell how the noise is correlated"
+SLOW = "the noise, or a part of it such as hum, is correlated over a time that is not short beside the records"
+UNLIKE = "no stationary noise with a short memory describes what is seen"
+#: Fewest innovations of an output for each lag of a test; fewest that unknowns have left for an estimate of correlations.
+EACH, FEWEST = 4, 20
+#: Share of the innovations of an output that unknowns must have left of it, record by record.
+LEFT = 0.75
+#: Noise is slow whose correlations take more than this share of the longest record, or of all records, to fall to 1/e.
+OF_LONGEST, OF_ALL = 0.3, 0.1
 
 
 class Colour(NamedTuple):
@@ -79,29 +86,49 @@ def coloured(objective: Objective, at: Samples, free: np.ndarray) -> Colour | No
     return found if found.p < COLOURED else None
 
 
-def allowing_for(objective: Objective, at: Samples, free: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Covariance (f, f) of the unknowns marked ``free``, changed by what correlations in time do to one for white innovations.
+class Allowed(NamedTuple):
+    """A ``covariance`` (f, f) that allows for correlated noise, and why it may be too small; empty where there is no doubt."""
+
+    covariance: np.ndarray
+    doubt: str
+
+
+def allowing_for(objective: Objective, at: Samples, free: np.ndarray, covariance: np.ndarray) -> Allowed:
+    """Covariance of the unknowns marked ``free``, changed by what correlations in time do to one (f, f) for white innovations.
 
     Notes
     -----
-    Each output's innovations are taken for an autoregression (Yule and Walker), whose order has the least criterion of Akaike,
-    corrected for short records. Products of their squares, which tell the size of the noise, are correlated by its square.
+    The correlation of each output's noise is the most likely one for what the unknowns have left of it
+    (:mod:`pm_sysid.pem.restricted_likelihood`), and so is its variance, which innovations that unknowns have followed do not
+    show in full. Products of their squares, which tell the size of the noise, are correlated by its square.
     """
     information = at.information[np.ix_(free, free)]
     size = np.sqrt(np.diag(information))
     inverse = np.linalg.pinv(information / np.outer(size, size), rcond=1e-12, hermitian=True) / np.outer(size, size)
     slope, relative = at.slope[:, free] @ inverse, at.relative[:, free] @ inverse
+    leverage = np.einsum("ni,ij,nj->n", at.slope[:, free], inverse, at.slope[:, free])
     white, long_run = np.zeros_like(inverse), np.zeros_like(inverse)
-    rows, _ = np.nonzero(objective.measured)
-    shapes = [_autocorrelation(s, int(max(len(r) for r in objective.filter.records))) for s in _series(objective, at, free)]
-    for i, here in _parts(objective):
-        square = 1.0 if isinstance(objective, LogLikelihood) else float(np.mean(at.standardised[here] ** 2))
-        places = rows[here] - rows[here].min()
-        for part, r in ((slope[here] * np.sqrt(square), shapes[i]), (relative[here] * np.sqrt(0.5), shapes[i] ** 2)):
-            dense = np.zeros((int(places.max()) + 1, part.shape[1]))
-            dense[places] = part
-            white += dense.T @ dense
-            long_run += dense.T @ scipy.linalg.matmul_toeplitz(r[: len(dense)], dense)
+    doubts, noise = set[str](), list[Noise]()
+    for here in _outputs(objective):
+        series = _left(objective, at, free, here)
+        plain = float(np.sum(at.standardised[here] ** 2) / max(len(here) - float(leverage[here].sum()), 1.0))
+        sizes, variance = np.ones(len(here)), plain
+        noise.append(White())
+        if series.left >= FEWEST:
+            noise[-1], _, variance, size = noise_of(series)
+            sizes = size[series.record]
+        if series.left < max(FEWEST, LEFT * len(here)):
+            doubts.add(FEW)
+        elif _is_slow(noise[-1], series) or (noise[-1].order and line(noise[-1], series) < COLOURED):
+            doubts.add(SLOW)
+        own = slope[here] * sizes[:, None]
+        white += plain * own.T @ own
+        long_run += variance * own.T @ noise[-1].correlated(series, own)
+        own = relative[here] * np.sqrt(0.5)
+        white += own.T @ own
+        long_run += own.T @ noise[-1].correlated(series, own, squared=True)
+    if not any(n.order for n in noise):
+        doubts.add(UNLIKE)
     scale = np.sqrt(np.diag(white))
     by = np.outer(scale, scale)
     try:
@@ -110,7 +137,12 @@ def allowing_for(objective: Objective, at: Samples, free: np.ndarray, covariance
     except np.linalg.LinAlgError:  # unknowns that are hardly told from each other
         ratio = np.sqrt(np.maximum(np.diag(long_run), 0.0)) / scale
         changed = covariance * np.outer(ratio, ratio)
-    return np.asarray(changed)
+    return Allowed(np.asarray(changed), next((d for d in (FEW, SLOW, UNLIKE) if d in doubts), ""))
+
+
+def _is_slow(noise: Noise, series: Series) -> bool:
+    """Whether records are too short beside the time over which noise is correlated."""
+    return noise.lasts(series) > min(OF_ALL, OF_LONGEST * float(series.spans.max()) / float(series.spans.sum()))
 
 
 def runs_freely(objective: Objective, x: np.ndarray) -> bool:
@@ -130,6 +162,23 @@ def _parts(objective: Objective) -> Iterator[tuple[int, np.ndarray]]:
             here = np.flatnonzero((outputs == i) & (record == r))
             if here.size:
                 yield i, here
+
+
+def _outputs(objective: Objective) -> Iterator[np.ndarray]:
+    """Which of the measured values (N,) are of each output that is measured at all."""
+    _, outputs = np.nonzero(objective.measured)
+    for i in range(objective.measured.shape[1]):
+        if (here := np.flatnonzero(outputs == i)).size:
+            yield here
+
+
+def _left(objective: Objective, at: Samples, free: np.ndarray, here: np.ndarray) -> Series:
+    """Innovations of one output for the restricted likelihood."""
+    rows = np.nonzero(objective.measured)[0][here]
+    records = objective.filter.records
+    record = np.repeat(np.arange(len(records)), [len(r) for r in records])[rows]
+    time = np.concatenate([r.t - r.t[0] for r in records])[rows] / median_step(records)
+    return Series.of(at.standardised[here], at.slope[np.ix_(here, free)], record, rows, time)
 
 
 def _series(objective: Objective, at: Samples, free: np.ndarray) -> list[_Series]:
@@ -170,32 +219,3 @@ def _correlations(series: _Series, lags: int) -> tuple[np.ndarray, np.ndarray]:
         r[k - 1] = total / max(pairs * variance, 1e-300) * max(1.0 - k / length, 0.0)
         z[k - 1] = total / max(float(np.linalg.norm(products)), 1e-300)
     return r, z
-
-
-def _autocorrelation(series: _Series, length: int) -> np.ndarray:
-    """Correlations (length,) of an output's innovations from lag 0 on, by an autoregression."""
-    result = np.zeros(length)
-    result[0] = 1.0
-    n = len(series.rows)
-    most = min(max(LAGS), n // EACH_ORDER, length - 1)
-    if most < 1:
-        return result
-    r = np.concatenate([[1.0], _correlations(series, most)[0]])
-    weights, left = np.zeros(0), 1.0
-    chosen, least = weights, 0.0
-    for order in range(1, most + 1):  # the recursion of Levinson and Durbin
-        reflection = (r[order] - weights @ r[order - 1 : 0 : -1]) / left
-        if not abs(reflection) < STATIONARY:
-            break
-        weights = np.append(weights - reflection * weights[::-1], reflection)
-        left *= 1.0 - reflection**2
-        criterion = n * np.log(left) + 2 * order * n / max(n - order - 1, 1)
-        if criterion < least:
-            chosen, least = weights, criterion
-    order = len(chosen)
-    result[1 : order + 1] = r[1 : order + 1]
-    for k in range(order + 1, length if order else 0):
-        result[k] = chosen @ result[k - order : k][::-1]
-        if np.all(np.abs(result[k - order + 1 : k + 1]) < FADED):
-            break
-    return result

@@ -8,7 +8,7 @@ from typing import Any, Never
 import numpy as np
 
 from pm_sysid.arguments import among, count, flag, seed, shown
-from pm_sysid.pem.coloured_noise import ALLOWED, MISLED, allowing_for, coloured, runs_freely
+from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, allowing_for, coloured, runs_freely
 from pm_sysid.pem.far_errors import too_small
 from pm_sysid.pem.filters import KalmanFilter
 from pm_sysid.pem.left_over import efficient, left_over
@@ -139,8 +139,9 @@ def fit_pem(
     ended at optima that are not much higher, the fit is poor and few starts ended there, it explains no more than a constant,
     or standard errors do not hold (four of them away, the other unknowns fitted again, the log-likelihood has lost less than
     0.4 of what the parabola says). ``message`` then says so, and ``optima`` lists all that were found. Where the innovations
-    are not white, ``message`` says so: standard errors of a free run allow for noise that is correlated in time, and those of
-    predictions that follow the measurements are too small.
+    are not white, ``message`` says so: standard errors of a free run allow for noise that is correlated in time, as far as the
+    record can tell the correlation (``message`` says where it cannot), and those of predictions that follow the measurements
+    are too small.
 
     Examples
     --------
@@ -341,10 +342,12 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             colour = coloured(target, own, free)
             if (colour or rest.coloured) and not rest.noiseless:
                 seen = colour.words if colour else f"The innovations are not white (p = {rest.p:.1g}; see resid())"
-                freely = runs_freely(target, x)
-                if freely:
-                    cov[np.ix_(free, free)] = allowing_for(target, each, free, cov[np.ix_(free, free)])
-                message = f"{message} {seen}: {ALLOWED if freely else MISLED}"
+                means = MISLED
+                if runs_freely(target, x):
+                    allowing = allowing_for(target, each, free, cov[np.ix_(free, free)])
+                    cov[np.ix_(free, free)] = allowing.covariance
+                    means = DOUBTFUL.format(allowing.doubt) if allowing.doubt else ALLOWED
+                message = f"{message} {seen}: {means}"
             elif p < UNEVEN and not rest.noiseless:
                 message = (
                     f"{message} The noise is not of one size: it varies with the output, in time or between records "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,72 @@ def test_correlations_of_records_add_up() -> None:
         data = [short.replace(y=clean + 0.001 * noise(s, correlation, (50,))) for s in range(12)]
         seen.append("not white" in sid.fit_pem(OSCILLATOR, data, GUESS, x0=0.0, progressbar=False, starts=2).message)
     assert seen == [True, False]
+
+
+def spread(make: Callable[[np.random.Generator], Any], x0: Any) -> np.ndarray:
+    """Root mean squares (3,) of standardised errors over 60 fits, nearly all of which say that noise is coloured."""
+    fits = [
+        sid.fit_pem(OSCILLATOR, make(np.random.default_rng(s)), GUESS, x0=x0, progressbar=False, starts=1) for s in range(60)
+    ]
+    assert sum("not white" in f.message for f in fits) >= 58
+    return np.asarray(np.sqrt(np.mean(scores(fits) ** 2, axis=0)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", [0.6, 0.9])
+def test_errors_hold_where_starts_of_short_records_follow_the_noise(correlation: float) -> None:
+    """The slow part of the noise is in the initial states, which are unknowns, and not in the innovations."""
+    clean = sid.simulate(OSCILLATOR, DRIVE, TRUTH, x0=0.0, substeps=16)["y"].values[100:150]
+    short = DRIVE[100:150]
+
+    def make(rng: np.random.Generator) -> list[sid.TimeSeries]:
+        return [short.replace(y=clean + 0.003 * noise(int(rng.integers(2**31)), correlation, (50,))) for _ in range(10)]
+
+    assert np.all(np.abs(spread(make, None) - 1.0) < 0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["a third", "half", "blocks"])
+def test_errors_hold_where_noise_is_coloured_and_samples_are_missing(missing: str) -> None:
+    clean = sid.simulate(OSCILLATOR, DRIVE, TRUTH, x0=0.0, substeps=16)["y"].values
+
+    def make(rng: np.random.Generator) -> sid.TimeSeries:
+        y = clean + 0.01 * noise(int(rng.integers(2**31)), 0.9)
+        gone = np.arange(300) // 20 % 2 == 1 if missing == "blocks" else rng.random(300) < (0.5 if missing == "half" else 0.33)
+        return DRIVE.replace(y=np.where(gone, np.nan, y))
+
+    assert np.all(np.abs(spread(make, 0.0) - 1.0) < 0.25)
+
+
+@pytest.mark.slow
+def test_errors_hold_where_times_come_in_bursts() -> None:
+    """The noise is correlated over time, and not from one sample to the next."""
+
+    def make(rng: np.random.Generator) -> sid.TimeSeries:
+        t = np.concatenate([0.12 * i + np.sort(rng.uniform(0, 0.04, 6)) for i in range(50)])
+        drive = sid.TimeSeries(t, 10 * np.sin(0.6 * np.pi * t * (1 + t / 2)), None, inputs="F")
+        kept, e = np.exp(-np.diff(t) / 0.1), rng.standard_normal(len(t))
+        for i in range(1, len(t)):
+            e[i] = kept[i - 1] * e[i - 1] + np.sqrt(1 - kept[i - 1] ** 2) * e[i]
+        return drive.replace(y=sid.simulate(OSCILLATOR, drive, TRUTH, x0=0.0, substeps=4)["y"].values + 0.01 * e)
+
+    assert np.all(np.abs(spread(make, 0.0) - 1.0) < 0.25)
+
+
+@pytest.mark.parametrize("kind", ["few", "slow", "hum", "quick"])
+def test_it_is_said_where_standard_errors_may_be_too_small(kind: str) -> None:
+    words = {"few": "too few samples for each unknown", "quick": "which the standard errors allow for"}
+    clean = sid.simulate(OSCILLATOR, DRIVE, TRUTH, x0=0.0, substeps=16)["y"].values
+    data: Any = DRIVE.replace(y=clean + 0.01 * noise(0, 0.9))
+    if kind == "few":
+        data = [DRIVE[a : a + 12].replace(y=clean[a : a + 12] + 0.003 * noise(a, 0.9, (12,))) for a in range(0, 300, 12)]
+    elif kind == "slow":
+        data = DRIVE.replace(y=clean + 0.01 * noise(0, 0.99))
+    elif kind == "hum":
+        data = DRIVE.replace(y=clean + 0.01 * noise(0, 0.5) + 0.01 * np.sin(60 * T))
+    fit = sid.fit_pem(OSCILLATOR, data, GUESS, x0=None if kind == "few" else 0.0, progressbar=False, starts=1)
+    assert "not white" in fit.message and words.get(kind, "over a time that is not short") in fit.message
+    assert ("may be too small" in fit.message) == (kind != "quick")
 
 
 def test_predictions_that_follow_coloured_noise_are_not_trusted() -> None:
