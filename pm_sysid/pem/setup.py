@@ -20,6 +20,7 @@ from pm_sysid.pem.predictors import ESTIMATE, Noise, Predictor, ProbabilisticKal
 from pm_sysid.pem.settings import InitialState
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.checks import check_records
+from pm_sysid.solve.initial_state import check_measured_early
 from pm_sysid.solve.run_substeps import EqualSteps
 from pm_sysid.solve.simulate import equal_steps_of, simulate_by_equal_steps
 from pm_sysid.solve.substeps import SubstepWarning
@@ -133,6 +134,9 @@ def set_up(
     unknown = estimated(system, initially.given, False if left_to_filter else initial.estimate)
     if (initially.hidden & ~unknown).any() and not marginal:
         initial_values(system, records, initial.x0, hidden="raise")
+    if initial.P0 is None:
+        for record, left in zip(records, ~unknown & ~initially.given & (std > 0), strict=True):
+            check_measured_early(system, record, [s for s, own in zip(system.states, left, strict=True) if own])
     # A state that is an unknown has no distribution beside it: it would be uncertain twice.
     default = np.where(unknown, 0.0, default)
     roots = covariance_roots(system, initial.P0, default)

@@ -19,6 +19,7 @@ from pm_sysid.records.csv_mat import (
     record_arguments,
     wanted,
 )
+from pm_sysid.records.units import SECONDS
 from pm_sysid.records.validation import Names, column, named, pandas_module
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class Readers:
         ImportError
             If pandas is missing.
         ValueError
-            If a column is missing, or the index only counts rows.
+            If a column is missing, or the index only counts rows (whole numbers without a name).
 
         Examples
         --------
@@ -197,8 +198,13 @@ class Readers:
         pd = pandas_module()
         if not isinstance(df, pd.DataFrame):
             raise TypeError(f"df is {type(df).__name__}; give a pandas.DataFrame")
-        if time is None and isinstance(df.index, pd.RangeIndex):
-            raise ValueError('the index of df counts rows, not seconds; pass time="column", or set the index')
+        # Rows that were left out (dropna, a filter) leave their numbers behind.
+        numbers = pd.api.types.is_integer_dtype(df.index.dtype) and df.index.name is None
+        if time is None and (isinstance(df.index, pd.RangeIndex) or numbers):
+            raise ValueError(
+                'the index of df counts rows, not seconds; pass time="column", or set the index (of whole seconds: with a '
+                'name, df.index.name = "t")'
+            )
         times = df.index if time is None else pd.Index(column(df, time))
         if getattr(times, "tz", None) is not None:
             times = times.tz_convert(None)
@@ -207,6 +213,12 @@ class Readers:
     @classmethod
     def from_xarray(cls, ds: xr.Dataset, *, inputs: Names, outputs: Names, time: str = "time", **options: Any) -> Self:
         """Take a record from the variables of an xarray data set; arguments as for `from_dataframe`.
+
+        Raises
+        ------
+        ValueError
+            If a variable is missing or has its samples along another dimension than the times, or the times are said to be in
+            another unit than seconds.
 
         Examples
         --------
@@ -219,7 +231,20 @@ class Readers:
 
         if not isinstance(ds, xr.Dataset):
             raise TypeError(f"ds is {type(ds).__name__}; give an xarray.Dataset")
-        return cls._from_table(ds, column(ds, time).to_numpy(), inputs, outputs, options)
+        clock = column(ds, time)
+        unit = clock.attrs.get("units", "")
+        if isinstance(unit, str) and (seconds := SECONDS.get(unit)):
+            raise ValueError(
+                f"the times {time!r} are in {unit}, and times of a record are in seconds; multiply them by {seconds:g}, and "
+                f'set ds[{time!r}].attrs["units"] = "s"'
+            )
+        for name in (*named(inputs, "inputs"), *named(outputs, "outputs")):
+            if name in ds and ds[name].dims[:1] != clock.dims:
+                raise ValueError(
+                    f"the samples of {name!r} are along {ds[name].dims[:1]}, and the times along {clock.dims}; interpolate "
+                    "the variable at the times of the others, or transpose it so that its samples come first"
+                )
+        return cls._from_table(ds, clock.to_numpy(), inputs, outputs, options)
 
     @classmethod
     def _from_table(cls, table: Any, t: NDArray[Any], inputs: Names, outputs: Names, options: dict[str, Any]) -> Self:

@@ -77,6 +77,35 @@ def _check_first_samples(system: System, record: TimeSeries, sensors: Sensors, n
             )
 
 
+def check_measured_early(system: System, record: TimeSeries, need: Sequence[str]) -> None:
+    """Refuse to read a state off samples that come long after the first one.
+
+    A line through them says nothing of where the motion was, nor does the spread of what was measured: a decaying motion was
+    far larger. With such a prior of the start the parameters follow it.
+
+    Raises
+    ------
+    ValueError
+        If the first measured sample comes later than the first few measured ones last.
+    """
+    for chain in system.kinematic_chains:
+        states, level = [system.states[s] for s in chain if system.states[s] in need], _shown(system, chain)
+        if not states or level is None:
+            continue
+        seen = np.flatnonzero(~np.isnan(record.output_matrix[:, level[1]]))
+        if seen.size < 2:
+            continue
+        first, last = record.t[seen[[0, min(FIRST_SAMPLES, seen.size) - 1]]]
+        if first - record.t[0] > last - first:
+            example = ", ".join(f"{s!r}: ..." for s in states)
+            raise ValueError(
+                f"x0 is not given for the states {states}, and cannot be inferred: the first {seen[0]} samples of "
+                f"{system.outputs[level[1]]!r} are missing, and where the motion was so long before the first measured one is "
+                f"not known. Let the record begin there, record[{seen[0]}:], or give x0 and x0_std for these states, wide "
+                f"enough for what you know: x0={{{example}}}, x0_std={{{example}}}."
+            )
+
+
 def _deviation(values: np.ndarray) -> float:
     """Root mean square deviation from the mean, never zero."""
     return float(np.std(values)) or max(abs(float(values[0])), 1.0) * 1e-3
@@ -118,6 +147,8 @@ def initial_state(
     need = [s for s in system.states if s not in given]
     if need and sensors.limited:
         _check_first_samples(system, record, sensors, need)
+    if hidden == "raise":
+        check_measured_early(system, record, need)
     mean, std = infer_state(system, record) if need else ({}, {})
     unknown = [s for s in need if s not in mean]
     if unknown and hidden == "raise":

@@ -254,7 +254,7 @@ class Traced(NamedTuple):
 
     def at(self, y: float) -> Any:
         """Standard deviation at a value of the output, as an expression."""
-        return graph_replace([self.std], {self.y: pt.as_tensor_variable(y)})[0]
+        return graph_replace([self.std], {self.y: pt.constant(y, dtype="float64")})[0]
 
 
 def _traced(noise: Any) -> Any:

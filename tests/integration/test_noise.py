@@ -261,6 +261,14 @@ def test_a_function_may_create_a_variable() -> None:
     assert build_with(own) == build_with({"level": own, "loss": own}) == build_with(None)
 
 
+def test_noise_may_depend_on_outputs_that_single_precision_holds_exactly() -> None:
+    """Such as those of a converter with steps of 1/256, or a zero."""
+    data = record(columns=1)
+    quantised = data.replace(y=np.round(256 * data.output_matrix[:, 0]) / 256)
+    model = build(quantised, ALONE, noise=lambda y: 0.02 + 0.1 * pt.abs(y))
+    assert np.isfinite(model.compile_logp()(AT))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -473,6 +473,29 @@ def test_tables_refused():
         TimeSeries.from_xarray(ds.assign(w=ds["u"].expand_dims(n=3, axis=1)), inputs=["w"], outputs="y")
 
 
+def test_rows_that_are_left_after_others_were_dropped_are_no_seconds():
+    pd = pytest.importorskip("pandas")
+    df = pd.DataFrame({"u": T, "y": np.where(T == T[3], np.nan, T)}).dropna()
+    read = partial(TimeSeries.from_dataframe, inputs="u", outputs="y")
+    with pytest.raises(ValueError, match="index of df counts rows"):
+        read(df)
+    df.index.name = "t"
+    assert read(df).t.tolist() == [0.0, 1.0, 2.0, *range(4, 64)]
+
+
+def test_variables_of_a_data_set_share_the_dimension_and_unit_of_its_times():
+    ds = record().to_xarray()
+    other = ds.assign(z=("late", np.zeros(64)), late=7 * T)
+    read = partial(TimeSeries.from_xarray, inputs="u")
+    with pytest.raises(ValueError, match=r"samples of 'z' are along \('late',\), and the times along \('time',\)"):
+        read(other, outputs="z")
+    ds["time"].attrs["units"] = "ms"
+    with pytest.raises(ValueError, match="times 'time' are in ms, and times of a record are in seconds; multiply"):
+        read(ds, outputs="y")
+    ds["time"].attrs["units"] = "s"
+    assert len(read(ds, outputs="y")) == 64
+
+
 def test_pandas_is_optional(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="a DataFrame needs pandas; install it, or use arrays or xarray"):
