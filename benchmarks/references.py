@@ -247,9 +247,16 @@ def _fitted(
     """Proposals that are fitted to weighted draws (B, d), and if there is a far tail to such that are drawn to it."""
     fine = log_w > -np.inf
     x, log_w = x[fine], log_w[fine]
-    fitted = Mixture.fit(x, softmax(log_w), 5.0, rng)
+
+    def by(log_weights: np.ndarray) -> Mixture:
+        w = softmax(log_weights)
+        if len(x) > DRAWS:  # more tell a mixture nothing, and cost gigabytes
+            return Mixture.fit(x[systematic(w, DRAWS, rng)], np.full(DRAWS, 1 / DRAWS), 5.0, rng)
+        return Mixture.fit(x, w, 5.0, rng)
+
+    fitted = by(log_w)
     if tail is not None:
-        far = Mixture.fit(x, softmax(tail.drawn(x, log_w)), 5.0, rng)
+        far = by(tail.drawn(x, log_w))
         fitted = Mixture(
             np.concatenate([(1 - TO_TAIL) * fitted.shares, TO_TAIL * far.shares]),
             np.concatenate([fitted.means, far.means]),
