@@ -211,7 +211,7 @@ def predict(
 
 
 class Begin(NamedTuple):
-    """Initial states by name, in words how many samples were looked at and what else had a say, and what nothing is known of."""
+    """Initial states by name, in words how many samples were looked at and what else had a say, and what is not known."""
 
     x0: dict[str, Any]
     looked: str
