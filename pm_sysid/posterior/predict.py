@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -23,13 +23,25 @@ from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
 from pm_sysid.solve.checks import OF_FIT, check_records, check_units
-from pm_sysid.solve.fit_initial_state import FIRST, drawn_starts, fitted_start
+from pm_sysid.solve.driven_runs import coloured_covariance, driven_runs
+from pm_sysid.solve.fit_initial_state import FIRST, Errors, Spread, drawn_starts, fitted_start
 from pm_sysid.solve.initial_state import initial_state
 from pm_sysid.solve.run_substeps import RunSteps, all_runs
 from pm_sysid.solve.simulate import run_variables, simulate, simulate_driven, steps_of
 from pm_sysid.solve.substeps import SubstepWarning, checked_substeps
 from pm_sysid.steps.derived import completed_sets
-from pm_sysid.steps.integrate import method_inputs, run_recurrence
+from pm_sysid.steps.integrate import method_inputs, run_batch, run_recurrence
+
+#: Samples that a start is read off where inputs or parameters are processes, and paths that say what these do to them.
+FIRST_DRIVEN, PATHS = 100, 200
+#: Measurements of which a covariance is set up, at most.
+MOST = 1500
+#: Records of the fit that say where states usually are, at most, and paths of processes for each.
+MOST_RECORDS, FEW_PATHS = 5, 20
+#: How many times as far as states of the records of the fit those of a new record may begin, since it is another experiment.
+ELSEWHERE = 3.0
+#: Degrees of freedom below which the standard deviation of noise with heavy tails is that of so many.
+FEWEST_DEGREES = 2.5
 
 
 def predict(
@@ -68,7 +80,9 @@ def predict(
         ``"fit"``, the default for a record with outputs: the initial state from which a run with the posterior mean of the
         parameters meets the first 500 samples best, as MATLAB's ``compare`` does; zero without outputs. States that a dict
         has no value for are found in the same way. Unless ``every_step``, each run then starts from a state that is drawn from
-        what these samples say of it given its parameters. ``attrs["x0"]`` of the result says where the initial state is from.
+        what these samples say of it given its parameters, with the noise of the posterior unless they speak against it. Where
+        they say little, states are expected where they are in the records of the fit, within three times their deviation.
+        ``attrs["x0"]`` of the result says where the initial state is from, and how many samples were measured.
     record : int, optional
         Where records have parameters of their own: those of which record, counted from 0.
     params : mapping, optional
@@ -92,11 +106,17 @@ def predict(
         units than a record of the fit, where both are known; if parameters differ between records and neither ``record`` nor
         ``params`` says which to take.
 
+    Warns
+    -----
+    UserWarning
+        If neither the samples nor the records of the fit say where a state begins.
+
     Notes
     -----
     Where inputs or parameters of the filter are processes, each run has paths drawn from their prior, as on a new record,
     where nothing is known of them; what the record of the fit says of them is in :func:`smooth` and :func:`sample_states`. A
-    start that is not given is then read off the first samples.
+    start that is not given is then drawn from what the first 100 samples say of it, of which such paths are one error; the
+    path of a run does not depend on its start. ``x0="fit"`` is for filters without processes.
 
     A new draw at every step answers another question: what if the parameters themselves were white noise, with the
     posterior as their distribution? It is not a posterior predictive, in which they are unknown but constant: what is
@@ -136,18 +156,14 @@ def predict(
         check_units("data", data, OF_FIT, source.view.op.grid.records)
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     fixed = source.parameters(places, record, params)
+    if system.driving and (every_step or isinstance(x0, str)):
+        raise ValueError(
+            f"{'every_step' if every_step else 'x0'} is {every_step or x0!r}, which is for filters without latent and "
+            "varying; leave it out."
+        )
     if system.driving:
-        if every_step or isinstance(x0, str):
-            raise ValueError(
-                f"{'every_step' if every_step else 'x0'} is {every_step or x0!r}, which is for filters without latent and "
-                "varying; leave it out."
-            )
-        sets = {p: fixed[:, i] for i, p in enumerate(system.params)}
-        (new,) = check_records(system, data, need_y=False)
-        rng = np.random.default_rng(random_seed)
-        runs = simulate_driven(system, _inside(new, source.view), sets, x0, checked_substeps(substeps), rng)
-        said = "given" if x0 is not None else "read off the first samples, or zero"
-        return source.labelled(clipped(runs, source.view)).assign_coords(draw=places).assign_attrs(x0=said)
+        check_records(system, data, need_y=False)
+        checked_substeps(substeps)
     seen = isinstance(data, TimeSeries) and data.y is not None
     measured = seen and data.output_matrix.shape[1] == len(system.outputs)
     if x0 is None and measured:
@@ -155,10 +171,24 @@ def predict(
     numbers = isinstance(x0, Mapping) and all(np.asarray(v).dtype.kind in "iuf" for v in x0.values())
     partly = numbers and any(s not in x0 for s in system.states)
     said = "given" if x0 is not None else "zero: nothing is measured"
+    rng = np.random.default_rng(random_seed)
     if isinstance(x0, str) or (partly and measured):
-        said = f"estimated from the first {min(FIRST, len(data))} samples{', where it is not given' if partly else ''}"
-        own = None if every_step else np.random.default_rng(random_seed)
-        x0 = _fitted(system, _inside(data, source.view), fixed, x0, substeps, own)
+        inside = _inside(data, source.view)
+        errors = source.errors(places, inside, record)
+        own = None if every_step else rng
+        begin = _fitted(source, inside, fixed, x0, substeps, own, errors, places)
+        x0 = begin.x0
+        said = f"estimated from the first {begin.looked}{', where it is not given' if partly else ''}{begin.more}"
+        if begin.open:
+            warnings.warn(
+                f"x0: the measured samples do not tell where {list(begin.open)} begin, and neither do the records of the fit: "
+                "the bands take them as known there, and are too narrow; give x0=...",
+                stacklevel=2,
+            )
+    if system.driving:
+        sets = {p: fixed[:, i] for i, p in enumerate(system.params)}
+        runs = simulate_driven(system, data, sets, x0, checked_substeps(substeps), rng)
+        return source.labelled(clipped(runs, source.view)).assign_coords(draw=places).assign_attrs(x0=said)
 
     def run(theta: np.ndarray) -> xr.Dataset:
         sets = {p: theta[:, i] for i, p in enumerate(system.params)}
@@ -180,11 +210,23 @@ def predict(
     return source.labelled(clipped(runs, source.view))
 
 
-def _fitted(system: Any, record: TimeSeries, sets: np.ndarray, x0: Any, substeps: Any, rng: Any) -> dict[str, Any]:
-    """Initial states by least squares, by state; what is given of them stays.
+class Begin(NamedTuple):
+    """Initial states by name, in words how many samples were looked at and what else had a say, and what is not known."""
+
+    x0: dict[str, Any]
+    looked: str
+    more: str = ""
+    open: tuple[str, ...] = ()
+
+
+def _fitted(
+    source: Source, record: TimeSeries, sets: np.ndarray, x0: Any, substeps: Any, rng: Any, errors: Errors, places: np.ndarray
+) -> Begin:
+    """Initial states by least squares; what is given of them stays.
 
     With a ``rng``, each of the parameter ``sets`` (N, P) has one of its own.
     """
+    system = source.system
     given = dict(x0) if isinstance(x0, Mapping) else {}
     if not given and not isinstance(x0, Mapping) and x0 != "fit":
         raise ValueError(f"x0 is {x0!r}; give 'fit', or numbers.")
@@ -196,11 +238,38 @@ def _fitted(system: Any, record: TimeSeries, sets: np.ndarray, x0: Any, substeps
     middle = {s: float(np.mean(v)) for s, v in given.items()}
     start = np.array(initial_state(system, record, middle or None, 0.0, hidden="zero")[0], dtype=float)
     free = np.array([s not in given for s in system.states])
-    found = fitted_start(system, record, theta, start, steps, free)
+    if system.driving:
+        errors = _driven_errors(system, errors, record, sets, start, steps)
+    found = fitted_start(system, record, theta, start, steps, free, errors)
+    first = errors.first(record)
+    measured = int(np.isfinite(first.output_matrix).any(axis=1).sum())
+    looked = f"{len(first)} samples{f' ({measured} of them measured)' if measured < len(first) else ''}"
     if rng is None:
-        return dict(zip(system.states, map(float, found), strict=True)) | given
+        return Begin(dict(zip(system.states, map(float, found), strict=True)) | given, looked)
     starts = np.column_stack([np.broadcast_to(given.get(s, v), len(sets)) for s, v in zip(system.states, found, strict=True)])
-    return dict(zip(system.states, drawn_starts(system, record, sets, starts, steps, free, rng).T, strict=True))
+    drawn = drawn_starts(system, record, sets, starts, steps, free, rng, errors, lambda: source.usual(places, rng))
+    more = ", and from the spread of the states in the records of the fit" if drawn.spread else ""
+    return Begin(dict(zip(system.states, drawn.starts.T, strict=True)), looked, more, drawn.open)
+
+
+def _driven_errors(
+    system: Any, errors: Errors, record: TimeSeries, sets: np.ndarray, start: np.ndarray, steps: RunSteps
+) -> Errors:
+    """Errors of runs without the processes: what paths drawn from their prior do to the first samples is one of them."""
+    first = record[:FIRST_DRIVEN]
+    rows = sets[np.linspace(0, len(sets) - 1, PATHS).round().astype(int)]
+    substeps = steps.substeps if isinstance(steps.substeps, int) else 1
+    middle = np.tile(sets.mean(axis=0), (PATHS, 1))
+    n_base = len(system.base.params)
+    middle[:, n_base:] = rows[:, n_base:]  # entries of the processes are those of the draws
+    runs = driven_runs(system, first, middle, np.tile(start, (PATHS, 1)), substeps, np.random.default_rng(0)).values
+    flat = runs[..., : len(system.outputs)].reshape(PATHS, -1)
+    finite = np.isfinite(flat).all(axis=1)
+    if finite.sum() < PATHS // 2:
+        return errors
+    size = flat.shape[1]
+    known = 0.0 if errors.covariance is None else errors.covariance[:size, :size]
+    return errors._replace(covariance=known + np.cov(flat[finite].T).reshape(size, size))
 
 
 def _new_draw_every_step(
@@ -250,9 +319,21 @@ def predict_fitted(
         if free.any():
             middle, steps = starts[:, r].mean(axis=0), steps_of(run)
             seen = _inside(record, source.view)
-            found = fitted_start(source.system, seen, own.mean(axis=0), middle, steps, free)
+            errors = source.errors(places, seen, r)
+            found = fitted_start(source.system, seen, own.mean(axis=0), middle, steps, free, errors)
             begin, rng = np.where(free, found, starts[:, r]), np.random.default_rng(0)
-            begin = drawn_starts(source.system, seen, own, begin, steps, free, rng)
+            spread = Spread(middle, stds[:, r].mean(axis=0))
+            begin = drawn_starts(
+                source.system,
+                seen,
+                own,
+                begin,
+                steps,
+                free,
+                rng,
+                errors,
+                lambda known=spread: known,  # type: ignore[misc]
+            ).starts
             given = dict(zip(source.system.states, begin.T, strict=True))
             same: Any = steps.substeps
             run = simulate(source.system, record, sets, x0=given, substeps=same, method=steps.method)
@@ -379,6 +460,68 @@ class Source:
         for name, value in zip(names, self.values(variables, places) if names else [], strict=True):
             table[:, list(system.params).index(name)] = value
         return table
+
+    def knows(self, variables: list[Any]) -> bool:
+        """Whether the posterior has all that variables of the model depend on."""
+        known = set(ancestors(variables))
+        return all(v.name in self.posterior for v in self.model.free_RVs if v in known)
+
+    def errors(self, places: np.ndarray, seen: TimeSeries, record: int | None = None) -> Errors:
+        """Errors of the measurements of a record by the posterior means, as far as the posterior has them.
+
+        Those of heavy tails count with their standard deviation, and correlated ones as if they were not.
+        """
+        form, n_y = self.view.problem.form, len(self.system.outputs)
+        if seen.output_matrix.shape[1] != n_y or not self.knows([self.view.unknowns.noise]):
+            return Errors()
+        noise, theta = self.values([self.view.unknowns.noise, self.view.unknowns.params], places)
+        rows = noise if noise.ndim == 2 else noise.mean(axis=1) if record is None else noise[:, int(record)]
+        deviations, rest = np.sqrt(np.mean(rows[:, :n_y] ** 2, axis=0)), n_y
+        for j in range(n_y):
+            sensor = form.sensors.of(j)
+            if sensor.heavy:
+                nu = max(float(rows[:, rest].mean()), FEWEST_DEGREES)
+                deviations[j] *= np.sqrt(nu / (nu - 2))
+            rest += sensor.n_entries
+        covariance = None
+        if any(one.role == "noise" for one in self.system.latents):
+            own = theta if theta.ndim == 2 else theta[:, int(record or 0)]
+            t = seen.t[: min(FIRST, max(MOST // n_y, 1))]
+            covariance = coloured_covariance(self.system, t, own.mean(axis=0))
+        return Errors(deviations, covariance)
+
+    def usual(self, places: np.ndarray, rng: np.random.Generator) -> Spread:
+        """Where states may begin: means over the records of the fit, and a multiple of their or their starts' deviation."""
+        system, paths, begins = self.system, [], []
+        graphs = [self.view.unknowns.params, self.view.unknowns.x0, self.view.unknowns.x0_std]
+        if not self.knows(graphs):
+            return Spread(np.zeros(len(system.states)), np.zeros(len(system.states)))
+        theta, starts, stds = self.values(graphs, places)
+        for r, given in enumerate(self.view.records()[:MOST_RECORDS]):
+            record = _inside(given[:FIRST], self.view)
+            own, start = (theta[:, r] if theta.ndim == 3 else theta).mean(axis=0), starts[:, r].mean(axis=0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SubstepWarning)  # it is no prediction
+                runs, steps = all_runs(system, record, own[None], start[None], "auto", "auto", None, graded=False)
+                free = (stds[:, r] > 0).any(axis=0)
+                if free.any():
+                    start = fitted_start(system, record, own, start, steps, free)
+                if system.driving:
+                    few = np.tile(own, (FEW_PATHS, 1))
+                    substeps = steps.substeps if isinstance(steps.substeps, int) else 1
+                    runs = driven_runs(system, record, few, np.tile(start, (FEW_PATHS, 1)), substeps, rng).values
+                elif free.any():
+                    runs = run_batch(system, own[None], start[None], method_inputs(record, *steps), method=steps.method)
+            found = runs[..., len(system.outputs) :].reshape(-1, len(system.states))
+            paths.append(found[np.isfinite(found).all(axis=1)])
+            begins.append(start)
+        path = np.concatenate(paths)
+        if not len(path):
+            return Spread(np.zeros(len(system.states)), np.zeros(len(system.states)))
+        mean = path.mean(axis=0)
+        away = np.sqrt(np.mean((np.array(begins) - mean) ** 2, axis=0))
+        std = ELSEWHERE * np.maximum(path.std(axis=0), away)
+        return Spread(mean, np.where(std > 1e-9 * np.abs(mean), std, 0.0))
 
     def values(self, variables: list[Any], places: np.ndarray) -> list[np.ndarray]:
         """Values (N, ...) of variables of the model at draws counted through the chains."""

@@ -90,6 +90,32 @@ def coloured_noise(system: System, record: TimeSeries, theta: np.ndarray, rng: n
     return noise
 
 
+def coloured_covariance(system: System, t: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """Covariance (T n_y, T n_y) of the noise that is a process, at times (T,) and parameters (P,), sample by sample."""
+    n_y = len(system.outputs)
+    whole = np.zeros((len(t), n_y, len(t), n_y))
+    for one in system.latents:
+        if one.role == "noise":
+            j = list(system.outputs).index(one.name)
+            whole[:, j, :, j] += process_covariance(one.kind, entries_of(system, one, theta[None]), np.diff(t))
+    return whole.reshape(len(t) * n_y, -1)
+
+
+def process_covariance(kind: Kind, entries: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Covariance (K + 1, K + 1) of the values of a process at the ends of steps (K,), for ``entries`` (1, n)."""
+    flow = ProcessFlow(kind, entries)
+    own, weights = flow.initial[0] @ flow.initial[0].T, flow.weights[0]
+    earlier = own @ weights[:, None]  # covariances of the state with the values so far, (size, k + 1)
+    found = np.empty((len(steps) + 1, len(steps) + 1))
+    found[0, 0] = weights @ earlier[:, 0]
+    for k, step in enumerate(steps, start=1):
+        F, L = (matrix[0] for matrix in flow.over(step))
+        own = F @ own @ F.T + L @ L.T
+        earlier = np.column_stack([F @ earlier, own @ weights])
+        found[k, : k + 1] = found[: k + 1, k] = weights @ earlier
+    return found
+
+
 def drawn_paths(kind: Kind, entries: np.ndarray, steps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Values (N, K + 1) of a process at the ends of steps (K,) in seconds, drawn for each of the ``entries`` (N, n)."""
     flow = ProcessFlow(kind, entries)
