@@ -69,7 +69,7 @@ class ODEFilter:
     x0 : number, mapping by state, sequence or vector, optional
         Initial state at the first sample (numbers or variables); for several records a list, or a mapping of arrays with an
         entry for each record. States that are not given are inferred from the first samples of the record with a wide
-        ``x0_std``.
+        ``x0_std``; refused if the first measured sample comes long after the first one.
     x0_std : number, mapping or sequence, optional
         Standard deviation of the initial state. Default: zero where ``x0`` is given.
     solver : EK0 or EK1, default EK1(order=4)
