@@ -192,7 +192,9 @@ class System:
                 f"{what}: {error}. Its arguments have the fields x: {tuple(self.states.shapes)}, "
                 f"u: {tuple(self.inputs.shapes)}, p: {tuple(self.params.shapes)}."
             ) from error
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ValueError) and "setting an array element with a sequence" not in str(error):
+                raise  # what NumPy says of symbols that it is given
             if "indices must be integers or slices, not str" in str(error):
                 raise TypeError(
                     f"{what} takes parameters, states and inputs by names in brackets; they are attributes: write p.k, x.z and "
@@ -200,7 +202,8 @@ class System:
                 ) from error
             raise TypeError(
                 f"{what} could not be traced: it receives symbolic values, so write pm.math.sin instead of math.sin or np.sin, "
-                f"pm.math.sgn instead of np.sign, and pm.math.switch(condition, a, b) instead of if ({str(error).rstrip('.')})."
+                "pm.math.sgn instead of np.sign, and pm.math.switch(condition, a, b) instead of if or np.where "
+                f"({str(error).rstrip('.')})."
             ) from error
 
     def _lower(self, what: str, names: Sequence[str], outputs: Sequence[Any], inputs: Sequence[Any]) -> list[np.ndarray]:

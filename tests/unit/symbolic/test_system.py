@@ -199,6 +199,7 @@ def test_names_that_tuples_have_too_are_allowed() -> None:
         (dict(observe="z"), TypeError, r"observe is 'z'; give a function"),
         (dict(dynamics=lambda t, x, u, p: (x.v, -x.z if x.z > 0 else x.z)), TypeError, r"pm\.math\.switch\(condition, a, b\)"),
         (dict(dynamics=lambda t, x, u, p: (x.v, max(x.z, 0))), TypeError, r"pm\.math\.switch\(condition, a, b\)"),
+        (dict(dynamics=lambda t, x, u, p: (x.v, np.where(x.z > 0, x.z, 0))), TypeError, r"b\) instead of if or np\.where"),
         (dict(dynamics=lambda t, x, u, p: (x.v, math.sin(x.z))), TypeError, r"write pm\.math\.sin instead of math\.sin"),
         (
             dict(dynamics=lambda t, x, u, p: (x.v, pt.dscalar("gravity"))),
