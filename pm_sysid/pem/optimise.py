@@ -265,7 +265,7 @@ class Search:
         value, x, evaluation = self.best
         low, high = np.where(self.positive, -np.inf, self.lower), np.where(self.positive, np.inf, self.upper)
         # Beside a bound at zero an unknown is no measure of what is near; its standard deviation is.
-        information = np.diag(evaluation.information) * (self.unit if isinstance(self.objective, SquaredErrors) else 1.0)
+        information = np.diag(evaluation.information) * self.unit
         spread = 1 / np.sqrt(np.where(information > 0, information, np.inf))
         near = 1e-3 * np.maximum.reduce([np.abs(x), np.where(np.isfinite(high - low), high - low, 0.0), spread])
         down = (x - low < near) & (evaluation.gradient > 0)
