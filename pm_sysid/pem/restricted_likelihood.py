@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +27,8 @@ BOUNDS = (-3.0, -9.0), (12.0, 9.0)
 NEAR = 1e-10
 
 
-class Series(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Series:
     """Innovations of one output: ``errors`` (n,), and what unknowns may have taken of them.
 
     ``record`` (n,) is the number of each one's record, from 0 on, ``row`` (n,) its row there and ``time`` (n,) its time in
@@ -55,6 +58,11 @@ class Series(NamedTuple):
             taken.append(rank)
         return cls(errors, basis[:, : max(taken, default=0)], np.array(taken, dtype=int), record, row, time)
 
+    @cached_property
+    def columns(self) -> np.ndarray:
+        """Innovations and basis (n, 1 + k)."""
+        return np.column_stack([self.errors, self.basis])
+
     @property
     def starts(self) -> np.ndarray:
         """Where each record begins."""
@@ -79,6 +87,54 @@ class Series(NamedTuple):
     def durations(self) -> np.ndarray:
         """Median intervals (R,) between them."""
         return np.asarray(self.time[np.append(self.starts[1:], len(self.time)) - 1] - self.time[self.starts])
+
+    @property
+    def most(self) -> int:
+        """The largest order of an autoregression that is tried."""
+        return max(1, min(ORDERS, self.left // EACH_ORDER, int(self.spans.max())))
+
+    @cached_property
+    def lagged(self) -> Lagged:
+        """Its columns, for autoregressions up to that order."""
+        return Lagged.of(self)
+
+
+class Lagged(NamedTuple):
+    """Products of a series' columns at each lag, so that a quadratic form takes no time that grows with the series.
+
+    ``products`` (m + 1, R, c, c) are sums over each record of a row times the row that comes a lag later, and their
+    transposes. ``first`` and ``last`` (R, m, c) are the rows at the ends of each record, from the ends on. The rest is of the
+    grid: ``full`` (T, c) with zeros where nothing is measured, at ``holes`` (H,), of which each record has those from ``begin``
+    (R + 1,) on.
+    """
+
+    products: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    full: np.ndarray
+    holes: np.ndarray
+    begin: np.ndarray
+    within: np.ndarray
+    length: np.ndarray
+
+    @classmethod
+    def of(cls, series: Series) -> Lagged:
+        """Of the columns of a series."""
+        m, (place, within, length) = series.most, _grid(series, 2 * series.most + 1)
+        full = np.zeros((len(within), series.columns.shape[1]))
+        full[place] = series.columns
+        missing = np.ones(len(within), dtype=bool)
+        missing[place] = False
+        holes, starts = np.flatnonzero(missing), np.flatnonzero(within == 0)
+        records = np.split(full, starts[1:])
+        products = np.empty((m + 1, len(records), full.shape[1], full.shape[1]))
+        for r, rows in enumerate(records):
+            products[0, r] = rows.T @ rows
+            for k in range(1, m + 1):
+                product = rows[:-k].T @ rows[k:]
+                products[k, r] = product + product.T
+        first, last = np.stack([r[:m] for r in records]), np.stack([r[: -m - 1 : -1] for r in records])
+        return cls(products, first, last, full, holes, np.searchsorted(holes, np.append(starts, len(full))), within, length)
 
 
 class Fit(NamedTuple):
@@ -113,6 +169,12 @@ class Noise(ABC):
     @abstractmethod
     def whitened(self, series: Series, columns: np.ndarray) -> tuple[np.ndarray, float]:
         """Inverse of the correlation matrix times ``columns`` (n, c), and the logarithm of its determinant."""
+
+    def products(self, series: Series) -> tuple[np.ndarray, float]:
+        """Products (R, c, c) of each record's columns by the inverse of the correlation matrix, and its log determinant."""
+        applied, log_det = self.whitened(series, series.columns)
+        ends = np.append(series.starts, len(applied))
+        return np.stack([series.columns[a:b].T @ applied[a:b] for a, b in itertools.pairwise(ends)]), log_det
 
     @abstractmethod
     def correlated(self, series: Series, columns: np.ndarray, *, squared: bool = False) -> np.ndarray:
@@ -175,29 +237,64 @@ class Autoregression(Noise):
 
     def whitened(self, series: Series, columns: np.ndarray) -> tuple[np.ndarray, float]:
         """See :class:`Noise`."""
-        p, (place, within, length) = self.order, _grid(series, 2 * self.order + 1)
-        free = np.log1p(-(self.partial**2))
-        unit = np.exp(-np.sum(free))  # variance of noise whose innovations have a variance of 1
-        band = unit * self._precision(within, length)
-        log_det = -np.sum(within == 0) * (np.arange(1, p + 1) @ free) - len(within) * np.log(unit)
+        place, within, length = _grid(series, 2 * self.order + 1)
+        band, log_det = self._precision(within, length)
         full = np.zeros((len(within), columns.shape[1]))
         full[place] = columns
         product = _banded_product(band, full)
         missing = np.ones(len(within), dtype=bool)
         missing[place] = False
         if not missing.any():
-            return product[place], float(log_det)
+            return product[place], log_det
         holes = np.flatnonzero(missing)
         root = scipy.linalg.cholesky_banded(_of_rows(band, holes), lower=True, check_finite=False)
         full[:] = 0.0
         full[holes] = scipy.linalg.cho_solve_banded((root, True), product[holes], check_finite=False)
         product -= _banded_product(band, full)
-        return product[place], float(log_det + 2 * np.sum(np.log(root[0])))
+        return product[place], log_det + 2 * float(np.sum(np.log(root[0])))
 
-    def _precision(self, within: np.ndarray, length: np.ndarray) -> np.ndarray:
+    def products(self, series: Series) -> tuple[np.ndarray, float]:
+        """See :class:`Noise`.
+
+        Notes
+        -----
+        Each diagonal of a record's precision matrix is constant but for ``p`` rows at both ends, where the product of a
+        Hankel matrix with itself is missing. The rest is as in :meth:`whitened`.
+        """
+        lagged, p = series.lagged, self.order
+        if p >= len(lagged.products):
+            return super().products(series)
+        a = np.concatenate([[1.0], -self.weights])
+        diagonals = np.array([a[: p + 1 - k] @ a[k:] for k in range(p + 1)])
+        products = np.tensordot(diagonals, lagged.products[: p + 1], axes=1)
+        for end in (lagged.first, lagged.last):
+            lacks = scipy.linalg.hankel(a[1:]) @ end[:, :p]
+            products -= lacks.swapaxes(1, 2) @ lacks
+        products *= self.unit
+        if not lagged.holes.size:
+            return products, self._log_det(lagged.within)
+        band, log_det = self._precision(lagged.within, lagged.length)
+        root = scipy.linalg.cholesky_banded(_of_rows(band, lagged.holes), lower=True, check_finite=False)
+        seen = _banded_rows(band, lagged.full, lagged.holes)
+        filled = scipy.linalg.cho_solve_banded((root, True), seen, check_finite=False)
+        for r, (i, j) in enumerate(itertools.pairwise(lagged.begin)):
+            products[r] -= seen[i:j].T @ filled[i:j]
+        return products, log_det + 2 * float(np.sum(np.log(root[0])))
+
+    @property
+    def unit(self) -> float:
+        """Variance of noise whose innovations have a variance of 1."""
+        return float(np.exp(-np.sum(np.log1p(-(self.partial**2)))))
+
+    def _log_det(self, within: np.ndarray) -> float:
+        """Logarithm of the determinant of the correlation matrix of rows ``within`` records."""
+        free = np.log1p(-(self.partial**2))
+        return float(len(within) * np.sum(free) - np.sum(within == 0) * (np.arange(1, self.order + 1) @ free))
+
+    def _precision(self, within: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, float]:
         """Diagonals (p + 1, T) of the precision matrix of rows ``within`` records of a ``length`` (Siddiqui 1958).
 
-        Annals of Mathematical Statistics 29, 585-588.
+        Annals of Mathematical Statistics 29, 585-588. Then the logarithm of the determinant of its inverse.
         """
         p, a = self.order, np.concatenate([[1.0], -self.weights])
         band = np.zeros((p + 1, len(within)))
@@ -205,7 +302,7 @@ class Autoregression(Noise):
             sums = np.concatenate([[0.0], np.cumsum(a[: p + 1 - k] * a[k:])])
             terms = 1 + np.minimum(np.minimum(within, length - 1 - within - k), p - k)
             band[k] = sums[np.maximum(terms, 0)]
-        return band
+        return self.unit * band, self._log_det(within)
 
     def correlations(self, length: int) -> np.ndarray:
         """From lag 0 on, (length,)."""
@@ -260,7 +357,8 @@ class Relaxing(Noise):
 
     def _precision(self, series: Series, time: float) -> tuple[np.ndarray, float]:
         """Diagonals (2, n) of the precision matrix of the correlated part, and the logarithm of the other one's determinant."""
-        passed, within = np.diff(series.time) / time, np.diff(series.record) == 0
+        within = np.diff(series.record) == 0
+        passed = np.where(within, np.diff(series.time), 0.0) / time
         kept = np.where(within, np.exp(-passed), 0.0)
         left = np.where(within, np.maximum(-np.expm1(-2 * passed), NEAR), 1.0)
         band = np.zeros((2, len(series.time)))
@@ -315,10 +413,7 @@ def restricted(noise: Noise, series: Series, size: np.ndarray | None = None) -> 
 
 def _squares(noise: Noise, series: Series) -> tuple[float, np.ndarray]:
     """Logarithm of the determinant of the covariance of what is left, and its whitened sum of squares (R,) in each record."""
-    columns = np.column_stack([series.errors, series.basis])
-    applied, log_det = noise.whitened(series, columns)
-    ends = np.append(series.starts, len(columns))
-    products = np.stack([columns[a:b].T @ applied[a:b] for a, b in itertools.pairwise(ends)])
+    products, log_det = noise.products(series)
     unused = np.arange(series.basis.shape[1]) >= series.taken[:, None]
     information = products[:, 1:, 1:] + unused[:, :, None] * np.eye(unused.shape[1])
     root = np.linalg.cholesky(0.5 * (information + information.swapaxes(1, 2)))
@@ -348,7 +443,7 @@ def _one_more(partial: np.ndarray, series: Series, size: np.ndarray) -> Fit:
 def _noise(series: Series, size: np.ndarray) -> Fit:
     """The noise with the least criterion for given sizes of records."""
     left = series.left
-    most = min(ORDERS, left // EACH_ORDER, int(series.spans.max()))
+    most = min(series.most, left // EACH_ORDER)
     best = restricted(White(), series, size)
     partial, vain = np.zeros(0), 0
     while len(partial) < most and vain < IN_VAIN:
@@ -428,6 +523,16 @@ def _banded_product(band: np.ndarray, columns: np.ndarray) -> np.ndarray:
         part = band[k, :-k, None]
         product[k:] += part * columns[:-k]
         product[:-k] += part * columns[k:]
+    return np.asarray(product)
+
+
+def _banded_rows(band: np.ndarray, columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Some ``rows`` (H,) of such a product."""
+    product = band[0][rows, None] * columns[rows]
+    for k in range(1, len(band)):
+        later, sooner = rows < len(columns) - k, rows >= k
+        product[later] += band[k][rows[later], None] * columns[rows[later] + k]
+        product[sooner] += band[k][rows[sooner] - k, None] * columns[rows[sooner] - k]
     return np.asarray(product)
 
 

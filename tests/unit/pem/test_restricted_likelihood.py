@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy
@@ -57,6 +59,21 @@ def test_products_are_those_of_the_dense_matrix(kind: Noise) -> None:
     assert log_det == pytest.approx(np.linalg.slogdet(R)[1], abs=1e-5)
     np.testing.assert_allclose(kind.correlated(series, columns), R @ columns, atol=1e-12)
     np.testing.assert_allclose(kind.correlated(series, columns, squared=True), R**2 @ columns, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("complete", [True, False])
+def test_products_by_lags_are_those_of_each_record(kind: Noise, complete: bool) -> None:
+    rng = np.random.default_rng(2)
+    complete_one = fitted([rng.standard_normal(n) for n in (60, 45)])
+    series = replace(complete_one, time=1.5 * complete_one.time) if complete else gappy()
+    products, log_det = kind.products(series)
+    R = dense(kind, series)
+    for r, expected in enumerate(products):
+        here = np.flatnonzero(series.record == r)
+        columns = series.columns[here]
+        np.testing.assert_allclose(expected, columns.T @ np.linalg.solve(R[np.ix_(here, here)], columns), atol=1e-5)
+    assert log_det == pytest.approx(np.linalg.slogdet(R)[1], abs=1e-5)
 
 
 def test_correlations_are_those_of_the_recursion() -> None:
