@@ -23,6 +23,8 @@ RANK, REGULAR = 1e-7, 1e-3
 TIMES, SHARES = (1.0, 4.0, 16.0, 64.0), (0.02, 0.3, 0.7)
 #: Least and largest logarithm of a correlation time, and of a share of white noise over the rest.
 BOUNDS = (-3.0, -9.0), (12.0, 9.0)
+#: A deviance that is larger by this is out of the question.
+BEYOND = 1e6
 #: Times are not nearer to each other than this times half the correlation time.
 NEAR = 1e-10
 
@@ -158,8 +160,13 @@ class Noise(ABC):
 
     @property
     def coordinates(self) -> np.ndarray:
-        """Its numbers, without bounds."""
+        """Its numbers, on scales without an end."""
         return np.zeros(0)
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """The least and the largest of each that is one of its own kind."""
+        return []
 
     @classmethod
     @abstractmethod
@@ -229,6 +236,11 @@ class Autoregression(Noise):
     def coordinates(self) -> np.ndarray:
         """See :class:`Noise`."""
         return np.arctanh(self.partial)
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """See :class:`Noise`."""
+        return [(-np.arctanh(STATIONARY), np.arctanh(STATIONARY))] * self.order
 
     @classmethod
     def of(cls, coordinates: np.ndarray) -> Autoregression:
@@ -349,6 +361,11 @@ class Relaxing(Noise):
         """See :class:`Noise`."""
         return np.array([np.log(self.time), scipy.special.logit(self.share)])
 
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """See :class:`Noise`."""
+        return list(zip(*BOUNDS, strict=True))
+
     @classmethod
     def of(cls, coordinates: np.ndarray) -> Relaxing:
         """See :class:`Noise`."""
@@ -465,9 +482,11 @@ def _improved(fit: Fit, series: Series) -> Fit:
     def at(coordinates: np.ndarray) -> Fit:
         return restricted(noise.of(coordinates), series, fit.size)
 
-    ends = scipy.optimize.minimize(
-        lambda z: at(z).deviance, fit.noise.coordinates, method="L-BFGS-B", options={"ftol": 1e-7, "eps": 1e-4}
-    )
+    def deviance(coordinates: np.ndarray) -> float:
+        return min(at(coordinates).deviance, fit.deviance + BEYOND)  # differences of infinities are no slopes
+
+    options = {"ftol": 1e-7, "eps": 1e-4}
+    ends = scipy.optimize.minimize(deviance, fit.noise.coordinates, method="L-BFGS-B", bounds=fit.noise.bounds, options=options)
     return min(at(ends.x), fit, key=lambda f: f.deviance)
 
 

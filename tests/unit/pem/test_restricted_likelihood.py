@@ -145,6 +145,17 @@ def test_noise_without_unknowns_has_a_likelihood() -> None:
     assert restricted(Autoregression(np.array([0.9])), series).deviance < restricted(White(), series).deviance - 100
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", [4, 10, 13])
+def test_a_search_stays_within_stationary_noise(seed: int) -> None:
+    """A sine has partial correlations of one: beyond the limit there is no likelihood, and no slope."""
+    time = np.arange(300.0)
+    e = np.sin(0.05 * time) + 1e-3 * np.random.default_rng(seed).standard_normal(300)
+    series = Series.of(e, np.column_stack([np.ones(300), time]), np.zeros(300, dtype=int), np.arange(300), time)
+    found = noise_of(series)
+    assert np.isfinite(found.deviance) and found.deviance < restricted(White(), series).deviance - 1000
+
+
 def test_a_line_is_told_from_slow_noise() -> None:
     rng = np.random.default_rng(6)
     slow = fitted([noise(rng, 400)])
