@@ -10,6 +10,9 @@
   force's factor guessed with the right sign and with the wrong one, which has an optimum of its own.
 - ``weak``: 100 records each of a first-order lag that is seen for half of its time constant, and for five, and of
   Michaelis-Menten's law below its constant: the errors of what a record hardly tells are not symmetric.
+- ``rugged``: 100 records each of two rates of a drug that may be exchanged (its volume is unknown, so that two optima are
+  alike), of a spring that is a sine of the position, and of three seconds of Lorenz's equations, whose free runs have very many
+  optima; a fit that is right counts as such whether it is sure or not.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -185,6 +188,61 @@ def weak(n: int) -> dict[str, Any]:
     return results
 
 
+def exchanged_rates(seed: int) -> tuple[sid.System, sid.TimeSeries, dict[str, float], dict[str, Any]]:
+    """Uptake and loss of a drug, of an unknown volume."""
+    system = sid.System(
+        lambda t, x, u, p: (-p.k1 * x.g, p.k1 * x.g - p.k2 * x.c), states=("g", "c"), params=("k1", "k2", "V"),
+        observe=lambda t, x, dx, u, p: x.c / p.V,
+    )  # fmt: skip
+    return system, sid.TimeSeries(np.linspace(0, 10, 25), None, None), {"k1": 1.5, "k2": 0.3, "V": 2.0}, {"x0": [1.0, 0.0]}
+
+
+def sine_spring(seed: int) -> tuple[sid.System, sid.TimeSeries, dict[str, float], dict[str, Any]]:
+    """A spring that is a sine of the position; the motion crosses several of its periods."""
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * pt.sin(p.n * x.z)), states=("z", "v"), inputs=("F",),
+        params=("c", "k", "n"), observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    t = np.linspace(0, 15, 150)
+    record = sid.TimeSeries(t, 2 * np.sin(0.7 * t) + np.sin(1.9 * t + seed), None, inputs="F")
+    return system, record, {"c": 0.4, "k": 2.0, "n": 3.0}, {}
+
+
+def lorenz(seed: int) -> tuple[sid.System, sid.TimeSeries, dict[str, float], dict[str, Any]]:
+    """Three seconds of Lorenz's equations, of which one state is measured."""
+    system = sid.System(
+        lambda t, x, u, p: (p.s * (x.y - x.x), x.x * (p.r - x.z) - x.y, x.x * x.y - p.b * x.z), states=("x", "y", "z"),
+        params=("s", "r", "b"), observe=lambda t, x, dx, u, p: x.x,
+    )  # fmt: skip
+    record, truth = sid.TimeSeries(0.02 * np.arange(150), None, None), {"s": 10.0, "r": 28.0, "b": 8 / 3}
+    return system, record, truth, {}
+
+
+def rugged(n: int) -> dict[str, Any]:
+    """Errors with many optima, or with two that are alike."""
+    print("\nRecords whose errors have many optima, or two that are alike")
+    guesses = {"k1": 0.2, "k2": 1.0, "V": 1.0}, {"c": 1.0, "k": 1.0, "n": 1.0}, {"s": 8.0, "r": 25.0, "b": 2.0}
+    cases = zip((exchanged_rates, sine_spring, lorenz), guesses, ([1.0, 0.0], 0.0, [1.0, 2.0, 20.0]), strict=True)
+    results = {}
+    for make, guess, x0 in cases:
+        fits, truth, start = [], {}, time.perf_counter()
+        for seed in range(n):
+            system, record, truth, options = make(seed)
+            y, rng = sid.simulate(system, record, truth, x0=x0, substeps=16)["y"].to_numpy(), np.random.default_rng(seed)
+            noisy = record.replace(y=y + 0.02 * y.std() * rng.standard_normal(len(y)))
+            fits.append(sid.fit_pem(system, noisy, guess, random_seed=seed, **options))
+        right = np.array([np.abs(scores(f, truth)).max() < 4 for f in fits])
+        said = np.array([not f.success for f in fits])
+        name = (make.__doc__ or "").strip(".")
+        results[name] = {
+            "records": n, "right": int(np.sum(right)), "said that it is not sure": int(np.sum(said)),
+            "confidently wrong": int(np.sum(~right & ~said)), "evaluations": float(np.mean([f.nfev for f in fits])),
+            "seconds": (time.perf_counter() - start) / n,
+        }  # fmt: skip
+        print(f"  {name}: {results[name]}", flush=True)
+    return results
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -308,8 +366,8 @@ def cost(n: int) -> dict[str, Any]:
 
 
 SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
-    "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "drift": (drift, 200),
-    "tanks": (tanks, 1), "cost": (cost, 1),
+    "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "rugged": (rugged, 100),
+    "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 
 

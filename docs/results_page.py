@@ -251,7 +251,13 @@ def pem_benchmark(found: Mapping[str, Any]) -> str:
 
 
 #: Sections of ``benchmarks/pem_spread.py`` with a row for each kind of fit.
-SPREADS = {"spread": "quickstart", "prior": "short records", "sign": "nearly even sensor", "weak": "weak records"}
+SPREADS = {
+    "spread": "quickstart",
+    "prior": "short records",
+    "sign": "nearly even sensor",
+    "weak": "weak records",
+    "rugged": "many optima",
+}
 
 
 def pem_spread(found: Mapping[str, Any]) -> str:

@@ -111,7 +111,8 @@ def fit_pem(
         Number of starts, the guess among them; or other guesses, trees like ``p_guess``, to start from as well. The others
         are drawn around the guess and between bounds that are finite. They are searched from side by side, two at first;
         where one of these ends where the guess does, and none lower, no more are. Where the best optimum has drawn one start
-        alone, as many again are drawn. With 1 the only search is that from the guess.
+        alone, as many again are drawn. Where the innovations are not white and few starts agree, searches by predictions that
+        follow the measurements give further ones. With 1 the only search is that from the guess.
     random_seed : int or numpy.random.Generator, default 0
         Of the starts that are drawn. The same seed gives the same result.
     progressbar : bool, default True
@@ -135,8 +136,9 @@ def fit_pem(
     (Ljung 1999, Eq. 7.30). Derivatives are those of the recursion of the filter itself, and all of one iteration come from
     one compiled call.
 
-    ``success`` is False where an optimum is in doubt: another is nearly as good, the best drew one start of many while others
-    ended at optima that are not much higher, the fit is poor and few starts ended there, it explains no more than a constant,
+    ``success`` is False where an optimum is in doubt: another is nearly as good (as with the values of two parameters
+    exchanged), the best drew one start of many while others ended at optima that are not much higher or got nowhere, few
+    starts ended there and the innovations are not white, it explains no more than a constant,
     or standard errors do not hold (four of them away, the other unknowns fitted again, the log-likelihood has lost less than
     0.4 of what the parabola says). ``message`` then says so, and ``optima`` lists all that were found. Where the innovations
     are not white, ``message`` says so: standard errors of a free run allow for noise that is correlated in time, as far as the

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from pm_sysid.pem.differences import by_differences, standard_errors
+from pm_sysid.pem.following import followed
 from pm_sysid.pem.left_over import SHORTER, LeftOver, left_over
 from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
 from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
-from pm_sysid.pem.side_by_side import Coordinates, End, explore
+from pm_sysid.pem.side_by_side import EXACT, Coordinates, End, explore
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.unseen import sizes, unseen_unknowns
 
@@ -30,8 +31,11 @@ RUGGED = 1.5
 FIRST_ROUND = 4
 #: Starts from which on it counts that one alone ended at the best optimum.
 LONELY = 3
-#: A poor fit has been found by chance where no more than this share of the starts ended there.
-FEW = 0.25
+#: A poor fit has been found by chance where no more than this share of the starts ended there; and one whose innovations are
+#: coloured, which a better one may explain, where no more than this.
+FEW, UNSURE = 0.25, 0.65
+#: One that drew one start alone has been found by chance, however good, where more than this share did not get anywhere.
+LOST = 0.5
 #: Ends that are searched from to the last digit, in a round.
 POLISHED = 3
 #: Optima this near each other in log-likelihood are images of each other: the model has a symmetry.
@@ -57,10 +61,10 @@ class Optimum(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """An optimum with all that is known of it."""
+    """An optimum, and for each start that ended there whether it was the guess, or drawn."""
 
     solution: Solution
-    starts: list[np.ndarray]
+    starts: list[bool]
 
 
 class Found(NamedTuple):
@@ -85,7 +89,7 @@ class SeveralStarts:
     def __init__(self, objective: Objective, starts: Starts, optimiser: Optimiser) -> None:
         self.objective, self.starts, self.optimiser = objective, starts, optimiser
         self.places: list[_Place] = []
-        self.tried = self.unfinished = self.nfev = self.njev = 0
+        self.tried = self.placed = self.unfinished = self.nfev = self.njev = 0
         self.coordinates: Coordinates | None = None
         self.images: list[np.ndarray] = []
 
@@ -98,25 +102,30 @@ class SeveralStarts:
         for x in known:
             place = self.add(self.solve(x))
             if place is not None and not place.starts:  # that of the guess has been there before, and counts once
-                place.starts.append(x)
+                place.starts.append(True)
                 self.tried += 1
         more = total - 1
         if len(given):
-            self.round(given)
+            self.round(given, drawn=True)
         elif more > 0:
             self.starts.explaining()
             first = min(FIRST_ROUND, more)
             close = min(1, first // 2)
-            self.round(np.concatenate([self.starts.near(self.starts.x, close), self.starts.far(first - close)]))
+            self.round(np.concatenate([self.starts.near(self.starts.x, close), self.starts.far(first - close)]), drawn=True)
             if not self.agreed() and more > first:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
-                self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]))
+                self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]), drawn=True)
+            if self.places and self.unsure():
+                self.follow(self.starts.far(more))
             if self.places:
                 self.change_signs()
+                self.exchange()
             if self.places and more > first and self.lonely():
                 near = total // 2
-                self.round(np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]))
+                self.round(
+                    np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]), drawn=True
+                )
         if self.places and self.best.solution.success and not self.left_over(self.best.solution.x).poor:
             self.smooth()
         self.nfev += self.starts.evaluated
@@ -133,7 +142,7 @@ class SeveralStarts:
             return False
         value, c = self.best.solution.evaluation.value, self.coordinates
         assert c is not None
-        if self.left_over(self.best.solution.x).poor:
+        if self.left_over(self.best.solution.x).poor or self.unsure():
             return False
         return all(c.gain(value, p.solution.evaluation.value) > AS_GOOD for p in self.places if p is not self.best)
 
@@ -175,6 +184,11 @@ class SeveralStarts:
         """What the innovations at unknowns have left."""
         return left_over(self.objective, x, self.starts.lower, self.starts.upper)
 
+    def unsure(self) -> bool:
+        """Whether innovations have a structure that a better optimum may explain, and many of the starts did not end here."""
+        drew = sum(self.best.starts)
+        return drew <= UNSURE * (self.tried - self.placed) and self.left_over(self.best.solution.x).coloured
+
     def lonely(self) -> bool:
         """Whether the best optimum drew one start, while others found others."""
         return len(self.best.starts) == 1 and self.tried > 1
@@ -188,7 +202,24 @@ class SeveralStarts:
         largest = largest if np.isfinite(largest) else 1.0
         self.coordinates = Coordinates(self.objective, starts.lower, starts.upper, largest)
         if solution.evaluation.finite:
-            self.places.append(_Place(solution, [x]))
+            self.places.append(_Place(solution, [True]))
+
+    def follow(self, starts: np.ndarray) -> None:
+        """Search from where predictions end that follow the measurements; with the guess's signs where these fit as well."""
+        c, guess, layout = self.coordinates, self.starts.x, self.objective.layout
+        assert c is not None
+        ends, points = followed(self.objective, self.best.solution.x, starts, self.starts.lower, self.starts.upper)
+        self.nfev, self.njev = self.nfev + points, self.njev + points
+        if not len(ends):
+            return
+        for own in (~layout.initial, np.ones(guess.size, dtype=bool)):
+            turned = np.where(own & (guess != 0.0), np.copysign(ends, guess), ends)
+            inside = ((turned >= self.starts.lower) & (turned <= self.starts.upper)).all(axis=1)
+            values = self.objective.values(np.concatenate([ends, turned])).reshape(2, -1)
+            self.nfev += values.size
+            same = inside & np.array([np.isfinite(a) and abs(c.gain(a, b)) < IMAGE for a, b in values.T])
+            ends[same] = turned[same]
+        self.round(ends)
 
     def change_signs(self) -> None:
         """Search from the best optimum with other signs, where that fits nearly as well.
@@ -251,6 +282,57 @@ class SeveralStarts:
             flips = [*flips, *(f | (free & initial) for f in flips), free & initial]
         return np.array([np.where(f, -x, x) for f in flips]).reshape(-1, x.size)
 
+    def exchange(self) -> None:
+        """Search from the best optimum with values of parameters exchanged, of two or of two pairs, where that may fit as well.
+
+        Which of two rates, or of two oscillators, is which may be told by the scale of the output alone, or not at all: each
+        way has an optimum of its own then. What counts is therefore how well outputs of any scale and level would fit; where
+        one parameter sets the scale, the search begins with the right one.
+        """
+        c = self.coordinates
+        assert c is not None
+        best, y = self.best.solution, np.concatenate([r.output_matrix for r in self.objective.filter.records])
+        seen = self.objective.measured
+        points = np.concatenate([best.x[None], self.exchanged(best.x)])
+        if len(points) == 1:
+            return
+        self.nfev += len(points)
+        left, slopes = [], []
+        for outputs in self.objective.outputs(points):
+            lines = [_line(y[here, i], (y - outputs[:, : y.shape[1]])[here, i]) for i, here in enumerate(seen.T)]
+            slopes.append([slope for slope, _ in lines])
+            left.append(float(np.log([max(share, EXACT) for _, share in lines]) @ seen.sum(axis=0)) / self.objective.count)
+        near = np.array(left) - left[0] < np.log(COMPARABLE)  # NaN: impossible
+        others = [i for i in np.argsort(left) if i and near[i] and not self.alike(best, points[i], 4 * SAME)]
+        if others:
+            self.round(np.array([self.scaled(points[i], slopes[i]) for i in others[:CHANGED]]))
+
+    def scaled(self, x: np.ndarray, factors: list[float]) -> np.ndarray:
+        """Unknowns (k,), or those with one parameter times such a factor, or over it, that have the lowest objective."""
+        told = np.flatnonzero(~self.objective.layout.positive & ~self.objective.layout.initial & (x != 0.0))
+        by = np.unique([f for b in factors if b != 0.0 and np.isfinite(b) for f in (b, 1.0 / b)])
+        points = np.tile(x, (1 + by.size * told.size, 1))
+        for point, (f, i) in zip(points[1:], itertools.product(by, told), strict=True):
+            point[i] *= f
+        points = points[((points >= self.starts.lower) & (points <= self.starts.upper)).all(axis=1)]
+        self.nfev += len(points)
+        return np.asarray(points[np.argmin(self.objective.values(points))])
+
+    def exchanged(self, x: np.ndarray) -> np.ndarray:
+        """Unknowns (S, k) within the bounds with parameters of one sign exchanged: two, and two pairs where these are few."""
+        layout = self.objective.layout
+        told = np.flatnonzero(~layout.positive & ~layout.initial & (x != 0.0))
+        pairs = [(i, j) for i, j in itertools.combinations(told.tolist(), 2) if x[i] * x[j] > 0 and x[i] != x[j]]
+        several: list[tuple[tuple[int, int], ...]] = [(p,) for p in pairs]
+        if told.size <= PATTERNS:
+            several += [both for both in itertools.combinations(pairs, 2) if not set(both[0]) & set(both[1])]
+        points = np.tile(x, (len(several), 1))
+        for point, swaps in zip(points, several, strict=True):
+            for i, j in swaps:
+                point[[i, j]] = x[[j, i]]
+        inside = (points >= self.starts.lower) & (points <= self.starts.upper)
+        return np.asarray(points[inside.all(axis=1)])
+
     def symmetries(self) -> list[str]:
         """Names of unknowns whose signs may change together; no combinations of others that may."""
         told: list[np.ndarray] = []
@@ -276,9 +358,13 @@ class SeveralStarts:
         self.nfev, self.njev = self.nfev + solution.nfev, self.njev + solution.njev
         return solution
 
-    def round(self, starts: np.ndarray) -> None:
-        """Search from starts side by side; the lowest ends, where new, to the last digit."""
+    def round(self, starts: np.ndarray, *, drawn: bool = False) -> None:
+        """Search from starts side by side; the lowest ends, where new, to the last digit.
+
+        Where searches end that were not ``drawn`` says little of how many others would.
+        """
         assert self.coordinates is not None
+        self.placed += 0 if drawn else len(starts)
         ends, points = explore(self.coordinates, starts, lambda x, e: self.place_of(x, e) is not None)
         self.nfev, self.njev, self.tried = self.nfev + points, self.njev + points, self.tried + len(starts)
         self.unfinished += len(starts) - len(ends)
@@ -294,7 +380,7 @@ class SeveralStarts:
             if place is None:
                 self.unfinished += 1
             else:
-                place.starts.append(end.start)
+                place.starts.append(drawn)
 
     def worth(self, end: End) -> bool:
         """Whether an end could be, or become, as good as the best."""
@@ -352,7 +438,12 @@ class SeveralStarts:
     def found(self) -> Found:
         """The lowest optimum, all of them, and what to doubt."""
         places = sorted(self.places, key=lambda p: p.solution.evaluation.value)
-        solution = places[0].solution
+        c, least, guess = self.coordinates, places[0].solution.evaluation.value, self.starts.x
+        assert c is not None
+        images = [p for p in places if c.gain(least, p.solution.evaluation.value) < IMAGE]  # chance decides among these
+        nearest = min(images, key=lambda p: float(np.linalg.norm((p.solution.x - guess) / sizes(guess))))
+        places = [nearest, *(p for p in places if p is not nearest)]
+        solution = nearest.solution
         optima = [Optimum(p.solution.evaluation.value, p.solution.x.copy(), len(p.starts)) for p in places]
         rivals = [p.solution.x for p in self.rivals(places)]
         return Found(solution, optima, rivals, self.doubt(places), self.note(places), self.nfev, self.njev)
@@ -392,18 +483,28 @@ class SeveralStarts:
                 f"The fit is poor (its errors have {100 * rest.share:.0f} % of the outputs' variance, and are not white), and "
                 f"only {drew} of {self.tried} starts ended here: a far better one may have been missed. {SHORTER}"
             )
+        if self.tried > LONELY and self.unsure():
+            return (
+                f"Only {drew} of {self.tried} starts ended here, and the innovations are not white: a better optimum may have "
+                f"been missed. {SHORTER}"
+            )
         others = self.others(places)
         if rivals := self.rivals(places):
             other = rivals[0].solution
             told = zip(names, other.x, self.objective.layout.initial, strict=True)
             where = ", ".join(f"{n} = {v:.5g}" for n, v, initial in told if not initial)
-            less = c.gain(best.evaluation.value, other.evaluation.value)
+            less = max(c.gain(best.evaluation.value, other.evaluation.value), 0.0)
             return (
                 f"Another optimum is nearly as good ({where}; objective {other.evaluation.value:.6g}, {less:.2g} less in "
                 "log-likelihood), and the record hardly tells which is right: set bounds that only one is within, or use a "
                 "longer record."
             )
-        if others and len(places[0].starts) == 1 and self.tried > LONELY:
+        if drew == 1 and self.tried > LONELY and self.unfinished > LOST * self.tried:
+            return (
+                f"Only one of {self.tried} starts ended here, and {self.unfinished} did not get anywhere: a lower optimum may "
+                "have been missed. Give more starts (starts=50), bounds, or a better guess."
+            )
+        if others and drew == 1 and self.tried > LONELY:
             further = c.gain(best.evaluation.value, others[0].solution.evaluation.value)
             if further < 0.5 * self.objective.count * np.log(RUGGED):
                 return (
@@ -411,6 +512,17 @@ class SeveralStarts:
                     "may have been missed. Give more starts (starts=50), bounds, or a better guess."
                 )
         return ""
+
+
+def _line(output: np.ndarray, predicted: np.ndarray) -> tuple[float, float]:
+    """Slope of the best line of an output in what was predicted, and the share of its variance left; NaN if not finite."""
+    if not np.isfinite(predicted).all():
+        return np.nan, np.nan
+    if output.size < 2 or np.ptp(predicted) == 0.0 or np.ptp(output) == 0.0:
+        return 1.0, 1.0
+    with np.errstate(all="ignore"):
+        r = np.corrcoef(output, predicted)[0, 1]
+        return float(r * np.std(output) / np.std(predicted)), float(1.0 - r**2)
 
 
 def _as_solution(end: End) -> Solution:

@@ -283,6 +283,60 @@ def test_a_delay_is_found_from_half_of_it_or_doubted() -> None:
     assert right >= 7
 
 
+@pytest.mark.parametrize("guess", [(0.2, 1.0, 1.0), (2.0, 0.2, 1.0)])
+def test_two_rates_whose_order_hangs_on_an_unknown_scale_are_doubted(guess: tuple[float, ...]) -> None:
+    """Uptake and loss of a drug: with the volume that goes with it, the other order fits exactly as well."""
+    drug = sid.System(
+        lambda t, x, u, p: (-p.k1 * x.g, p.k1 * x.g - p.k2 * x.c), states=("g", "c"), params=("k1", "k2", "V"),
+        observe=lambda t, x, dx, u, p: x.c / p.V,
+    )  # fmt: skip
+    free, truth = sid.TimeSeries(np.linspace(0, 10, 25), None, None), {"k1": 1.5, "k2": 0.3, "V": 2.0}
+    clean = sid.simulate(drug, free, truth, x0=[1.0, 0.0], substeps=16)["y"].to_numpy()
+    data = free.replace(y=clean + 0.01 * np.random.default_rng(0).standard_normal(25))
+    for seed in range(5):
+        result = sid.fit_pem(drug, data, dict(zip(truth, guess, strict=True)), x0=[1.0, 0.0], random_seed=seed)
+        assert not result.success and "Another optimum is nearly as good" in result.message
+    ordered = ({"k1": 1.0, "k2": None, "V": None}, {"k1": None, "k2": 1.0, "V": None})
+    told = sid.fit_pem(drug, data, {"k1": 2.0, "k2": 0.2, "V": 1.0}, x0=[1.0, 0.0], bounds=ordered)
+    assert told.success
+    np.testing.assert_allclose(list(told.p.values()), list(truth.values()), rtol=0.05)
+
+
+def test_of_systems_in_parallel_the_order_is_that_of_the_guess_and_doubted() -> None:
+    """Pairs of values are exchanged together, and the nearest of the two optima is the result, whichever is found first."""
+    both = sid.System(
+        lambda t, x, u, p: (u.F - p.a * x.p, p.b * u.F - p.d * x.q), states=("p", "q"), inputs=("F",), params=("a", "b", "d"),
+        observe=lambda t, x, dx, u, p: x.p + x.q / p.b,
+    )  # fmt: skip
+    t, rng = 0.1 * np.arange(200), np.random.default_rng(1)
+    force, truth = 0.3 * np.cumsum(rng.standard_normal(200)), {"a": 0.2, "d": 2.0}
+    data = sid.TimeSeries(t, force, None, inputs="F")
+    y = sid.simulate(both, data, {**truth, "b": 1.0}, x0=0.0, substeps=8)["y"].to_numpy()
+    data = data.replace(y=y + 0.02 * rng.standard_normal(200))
+    for a, d in ((0.1, 1.0), (1.0, 0.1)):
+        result = sid.fit_pem(both, data, {"a": a, "d": d}, fixed={"b": 1.0}, x0=0.0)
+        assert not result.success and result.optima[0].objective == pytest.approx(result.optima[1].objective)
+        assert (result.p["a"] < result.p["d"]) == (a < d)
+
+
+def test_a_spring_of_several_periods_is_found_or_doubted() -> None:
+    """With innovations far from white, an optimum at which three of eight starts agreed was a success."""
+    spring = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * pt.sin(p.n * x.z)), states=("z", "v"), inputs=("F",),
+        params=("c", "k", "n"), observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    t, truth, right = np.linspace(0, 15, 150), np.array([0.4, 2.0, 3.0]), 0
+    for seed in range(6):
+        free = sid.TimeSeries(t, 2 * np.sin(0.7 * t) + np.sin(1.9 * t + seed), None, inputs="F")
+        clean = sid.simulate(spring, free, dict(zip("ckn", truth, strict=True)), x0=0.0, substeps=16)["y"].to_numpy()
+        data = free.replace(y=clean + 0.03 * np.random.default_rng(seed).standard_normal(150))
+        result = sid.fit_pem(spring, data, dict.fromkeys("ckn", 1.0), random_seed=seed)
+        near = bool(np.all(np.abs(result.x[:3] - truth) < 4 * result.x_stderr[:3]))
+        assert near or not result.success
+        right += near
+    assert right >= 2
+
+
 @pytest.mark.slow
 def test_the_free_run_of_a_chaotic_system_is_found_or_doubted() -> None:
     """Three seconds of Lorenz's equations: a quarter of the variance was left by a search that had ended alone, a success."""
@@ -290,15 +344,17 @@ def test_the_free_run_of_a_chaotic_system_is_found_or_doubted() -> None:
         lambda t, x, u, p: (p.s * (x.y - x.x), x.x * (p.r - x.z) - x.y, x.x * x.y - p.b * x.z),
         states=("x", "y", "z"), params=("s", "r", "b"), observe=lambda t, x, dx, u, p: x.x,
     )  # fmt: skip
-    truth, free, doubted = np.array([10.0, 28.0, 8 / 3]), sid.TimeSeries(0.02 * np.arange(150), None, None), 0
+    truth, free, right = np.array([10.0, 28.0, 8 / 3]), sid.TimeSeries(0.02 * np.arange(150), None, None), 0
     clean = sid.simulate(lorenz, free, dict(zip("srb", truth, strict=True)), x0=[1.0, 2.0, 20.0], substeps=4)["x"].to_numpy()
     guess = {"s": 8.0, "r": 25.0, "b": 2.0}
     for seed in range(12):
         data = free.replace(y=clean + 0.02 * clean.std() * np.random.default_rng(seed).standard_normal(150))
         result = sid.fit_pem(lorenz, data, guess, predictor=sid.ExtendedKalman(substeps=4), random_seed=seed)
-        assert not result.success or np.all(np.abs(result.x[:3] - truth) < 4.5 * result.x_stderr[:3])
-        doubted += "predict with the measured output" in result.message
-    assert doubted > 4
+        near = np.all(np.abs(result.x[:3] - truth) < 4.5 * result.x_stderr[:3])
+        assert near or not result.success
+        assert result.success or "predict with the measured output" in result.message
+        right += near
+    assert right > 8  # of 12; without starts from predictions that follow the measurements, of 7 at most
 
 
 @pytest.mark.slow
