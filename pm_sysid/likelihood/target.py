@@ -138,7 +138,8 @@ class Target:
         if len(set(lengths.values())) > 1:
             raise ValueError(
                 f"the observed variables have different numbers of samples: {lengths}; the data are taken in one sample after "
-                "the other, so give all the same number (several records go into one ODEFilter as a list)."
+                "the other, so give all the same number (several records of one system go into one ODEFilter as a list; of "
+                "different systems, let the shorter ones go on with missing samples, NaN)."
             )
         return next(iter(lengths.values()), 1)
 

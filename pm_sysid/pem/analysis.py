@@ -18,7 +18,8 @@ from pm_sysid.notebook import html_line
 from pm_sysid.pem.filters import Filter, KalmanFilter, Motion, joined, tangents
 from pm_sysid.pem.initial_states import InitialValues, initial_values
 from pm_sysid.pem.laplace import deviations
-from pm_sysid.pem.objective import Layout
+from pm_sysid.pem.left_over import EACH, LAGS, own_errors
+from pm_sysid.pem.objective import Layout, LogLikelihood
 from pm_sysid.pem.optimise import solve
 from pm_sysid.pem.settings import Optimiser
 from pm_sysid.records.metrics import fit_percent, rmse
@@ -34,6 +35,8 @@ from pm_sysid.steps.integrate import method_inputs, run_recurrence
 
 #: Substeps run at a time when predicting from every sample.
 ROWS = 2_000_000
+#: Moves of the unknowns to where each record counts by its own noise.
+MOVES = 3
 NO_INPUT: list[tuple[Any, Any]] = [(None, None)]
 
 
@@ -267,10 +270,14 @@ class Residuals:
         return "".join(html_line(names[pair], strong=True) + t._repr_html_() for pair, t in self.tests.items())
 
 
-def resid(fit: Any, record: TimeSeries | int | None, x0: Any, lags: int) -> Residuals:
+def resid(fit: Any, record: TimeSeries | int | None, x0: Any, lags: int | None) -> Residuals:
     """Whiteness and independence of the innovations; see :meth:`PEMResult.resid`."""
     z = innovations(fit, record, x0)["standardised"].to_numpy()
-    chosen = record if isinstance(record, TimeSeries) else fit.setup.filter.records[record or 0]
+    records = fit.setup.filter.records
+    chosen = record if isinstance(record, TimeSeries) else records[record or 0]
+    if not isinstance(record, TimeSeries) and x0 is None and len(records) > 1:
+        z = _by_own_noise(fit, record or 0)
+    lags = min(LAGS, max(1, int(np.isfinite(z).sum(axis=0).min()) // EACH)) if lags is None else lags
     inputs, system = chosen.input_matrix, fit.setup.system
     tests: dict[tuple[str, str | None], ResidualTests] = {}
     for i, output in enumerate(system.outputs):
@@ -290,6 +297,20 @@ def resid(fit: Any, record: TimeSeries | int | None, x0: Any, lags: int) -> Resi
     ]  # fmt: skip
     table = pd.DataFrame(rows).set_index(["output", "input"])
     return Residuals(table, tests, z, inputs, chosen.fs, lags, system.outputs, system.inputs)
+
+
+def _by_own_noise(fit: Any, record: int) -> np.ndarray:
+    """Standardised innovations (T, n_y) on a record of the fit, in which each record counts by its own noise.
+
+    All count alike in a mean squared error. Those of a loud record have moved the unknowns then, by more than a quiet one
+    allows, whose innovations have a pattern that no missing dynamics are the reason of.
+    """
+    target, unknowns = fit.target, fit.setup.unknowns
+    _, z = own_errors(target, fit.x, unknowns.lower, unknowns.upper, moves=MOVES)
+    z = np.where(target.measured, z, np.nan)
+    own = [] if isinstance(target, LogLikelihood) else list(deviations(fit).values())
+    begin = np.cumsum([0, *(len(r) for r in fit.setup.filter.records)])
+    return np.asarray(z[begin[record] : begin[record + 1]] / (own or 1.0))
 
 
 @dataclass(frozen=True, repr=False)

@@ -70,17 +70,8 @@ class LeftOver(NamedTuple):
 def left_over(objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> LeftOver:
     """Test the innovations at unknowns ``x`` within their bounds."""
     filter, m, seen = objective.filter, objective.measured.shape[1], objective.measured
-    with np.errstate(all="ignore"):
-        values, rates = filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
-        errors, slopes = values[:, :m], rates[..., :m]
-        if isinstance(objective, LogLikelihood):
-            std = np.sqrt(values[:, m : 2 * m])
-            z, slopes = errors / std, slopes / std
-        else:
-            z = errors
+    errors, z = own_errors(objective, x, lower, upper)
     y = np.concatenate([r.output_matrix for r in filter.records])
-    z = z.copy()
-    z[seen] = efficient(objective, z[seen], slopes[:, seen].T[:, (x > lower) & (x < upper)])
     tests, at = [1.0], 0
     for record in filter.records:
         rows = slice(at, at + len(record))
@@ -96,6 +87,38 @@ def left_over(objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.
         np.mean(errors[here, i] ** 2) / max(float(np.var(y[here, i])), 1e-300) for i, here in enumerate(seen.T) if here.any()
     ]
     return LeftOver(min(1.0, float(np.nanmin(tests)) * max(len(tests) - 1, 1)), float(np.mean(shares)))
+
+
+def own_errors(
+    objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.ndarray, moves: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Errors (T, n_y) at an optimum, and those in which each record counts by its own noise, standardised by a likelihood.
+
+    The latter are linear in what the unknowns move by; or they have moved so many times, where noise is very unequal.
+    """
+    m, seen, free = objective.measured.shape[1], objective.measured, (x > lower) & (x < upper)
+
+    def at(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Errors, and efficient ones with the move of the unknowns that they take."""
+        values, rates = objective.filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
+        errors, slopes = values[:, :m], rates[..., :m]
+        z = errors.copy()
+        if isinstance(objective, LogLikelihood):
+            std = np.sqrt(values[:, m : 2 * m])
+            z, slopes = errors / std, slopes / std
+        z[seen], step = _own(objective, z[seen], slopes[:, seen].T[:, free])
+        return errors, z, step
+
+    with np.errstate(all="ignore"):
+        errors, z, step = at(x)
+        for _ in range(moves):
+            x = x.copy()
+            x[free] = np.clip(x[free] + step, lower[free], upper[free])
+            _, moved, step = at(x)
+            if not np.isfinite(moved[seen]).all():
+                break
+            z = moved
+    return errors, z
 
 
 def efficient(objective: Objective, errors: np.ndarray, slopes: np.ndarray) -> np.ndarray:
@@ -115,18 +138,23 @@ def efficient(objective: Objective, errors: np.ndarray, slopes: np.ndarray) -> n
     ndarray, shape (N,)
         By steps of Gauss and Newton, between which the sizes of the series are found anew.
     """
+    return _own(objective, errors, slopes)[0]
+
+
+def _own(objective: Objective, errors: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Errors of :func:`efficient`, and what the unknowns (k,) move by for them."""
     rows, outputs = np.nonzero(objective.measured)
     lengths = [len(r) for r in objective.filter.records]
     record = np.repeat(np.arange(len(lengths)), lengths)[rows]
     _, series = np.unique(record * objective.measured.shape[1] + outputs, return_inverse=True)
     count = np.bincount(series)
     if len(count) == 1 or not (np.isfinite(errors).all() and np.isfinite(slopes).all()):
-        return errors
-    slopes = slopes / np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)
-    found = errors
+        return errors, np.zeros(slopes.shape[1])
+    length = np.maximum(np.linalg.norm(slopes, axis=0), 1e-300)
+    slopes, found, step = slopes / length, errors, np.zeros(slopes.shape[1])
     for _ in range(WEIGHTINGS):
         size = np.sqrt(np.bincount(series, found**2) / count)
         weight = (1.0 / np.maximum(size, 1e-9 * max(size.max(), 1e-300)))[series]
         step, *_ = np.linalg.lstsq(weight[:, None] * slopes, weight * errors, rcond=1e-10)
         found = errors - slopes @ step
-    return found
+    return found, -step / length

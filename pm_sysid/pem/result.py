@@ -210,19 +210,21 @@ class PEMResult(scipy.optimize.OptimizeResult):
         """Free run: :meth:`predict` with ``k`` infinite."""
         return analysis.predict(self, float(np.inf), record, x0)
 
-    def resid(self, record: TimeSeries | int | None = None, *, x0: Any = None, lags: int = 25) -> analysis.Residuals:
+    def resid(self, record: TimeSeries | int | None = None, *, x0: Any = None, lags: int | None = None) -> analysis.Residuals:
         """Test whether the innovations are white and independent of the inputs.
 
         Parameters
         ----------
         record, x0
             As for :meth:`innovations`.
-        lags : int, default 25
-            Largest lag in samples.
+        lags : int, optional
+            Largest lag in samples. Default: 25, or a quarter of the samples that are measured where these are fewer than 100.
 
         Returns
         -------
         Residuals
-            Prints verdicts; ``.table`` has the numbers, and :func:`plot_resid` draws the correlations with 99 % bounds.
+            Prints verdicts; ``.table`` has the numbers, and :func:`plot_resid` draws the correlations with 99 % bounds. Where
+            the fit has several records, the innovations on each are those of unknowns for which each record counts by its own
+            noise: a loud record has moved the unknowns of the fit by more than a quiet one allows.
         """
         return analysis.resid(self, record, x0, lags)

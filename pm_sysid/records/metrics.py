@@ -112,7 +112,9 @@ def _nrmse(y: FloatArray, yhat: FloatArray) -> FloatArray:
     seen = ~np.isnan(y)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.sum(y, axis=-1, where=seen, keepdims=True) / seen.sum(axis=-1, keepdims=True)
-        return np.asarray(100 * _rmse(y, yhat) / _rmse(y, mean))
+        constant = np.max(y, axis=-1, where=seen, initial=-np.inf) == np.min(y, axis=-1, where=seen, initial=np.inf)
+        spread = np.where(constant, 0.0, _rmse(y, mean))  # rounding of the mean is no spread
+        return np.asarray(100 * _rmse(y, yhat) / spread)
 
 
 def _over_time(measure: Callable[[FloatArray, FloatArray], FloatArray], measured: Any, predicted: Any) -> Any:

@@ -77,11 +77,11 @@ class Whitening(NamedTuple):
 
 
 def by_output_size(y: np.ndarray) -> np.ndarray:
-    """Standard deviation (n_y,) of each output over what is measured of it."""
+    """Standard deviation (n_y,) of each output over what is measured of it; of one that is constant, its size, or one."""
     with np.errstate(invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of outputs that are not measured
-        sizes = np.nanstd(y, axis=0)
-    return np.where(sizes > 0, sizes, np.finfo(float).tiny)
+        sizes, size = np.nanstd(y, axis=0), np.sqrt(np.nanmean(y**2, axis=0))
+    return np.where(sizes > 0, sizes, np.where(size > 0, size, 1.0))
 
 
 def whitening(y: np.ndarray, deviations: np.ndarray, covariance: np.ndarray | None) -> Whitening:

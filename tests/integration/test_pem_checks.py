@@ -112,6 +112,33 @@ def test_innovations_of_the_right_model_are_white(filtered: sid.PEMResult) -> No
     assert wrong.table["independent p"].iloc[0] < 0.01
 
 
+def test_of_records_with_unequal_noise_each_counts_by_its_own() -> None:
+    """A loud record moves the unknowns by more than a quiet one allows; that pattern is no missing dynamics."""
+    said = []
+    for seed in range(20):
+        loud, quiet = record(seed=seed, n=200, noise=0.3), record(seed=100 + seed, n=200, noise=0.002)
+        result = fit([loud, quiet], predictor=FREE)
+        said += [result.resid(i).table["white p"].iloc[0] < 0.01 for i in range(2)]
+        plain = result.innovations(1)["standardised"].to_numpy()
+        assert np.std(result.resid(1).standardised) <= np.std(plain)
+    assert sum(said) <= 3  # of 40, at 1 %
+
+
+def test_short_records_are_tested_over_few_lags() -> None:
+    result = fit(record(n=25), predictor=FREE)
+    assert result.resid().lags == 6
+    with pytest.raises(ValueError, match="lags=25 needs at least"):
+        result.resid(lags=25)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.3])
+def test_a_constant_output_has_a_start(filtered: sid.PEMResult, level: float) -> None:
+    constant = DATA.replace(y=np.full(len(DATA), level))
+    found = filtered.predict(np.inf, constant)
+    assert "estimated" in found.attrs["x0"] and np.isfinite(found["y"]).all()
+    assert sid.compare_fits(filtered, constant).table.iloc[0, 0] == -np.inf
+
+
 def test_unforced_systems_have_no_input_to_depend_on() -> None:
     decay = sid.System(lambda t, x, u, p: -p.rate * x.s, states=("s",), params=("rate",), observe=lambda t, x, dx, u, p: x.s)
     t = 0.1 * np.arange(60)
