@@ -27,8 +27,9 @@ from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
-from pm_sysid.likelihood.mode import OTHER_SHARES, SECOND_MODE, Mode, find_mode
+from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.target import Target
+from pm_sysid.posterior.innovations import coloured_output
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, HigherPoint, sample_around_mode
 from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
@@ -44,6 +45,8 @@ GOOD_RHAT, GOOD_ESS = 1.01, 400
 POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 2
+#: So few searches say nothing about others.
+LONELY = 3
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
 #: Where PyTensor's files are, which warn of functions that run slowly ("Numba will use object mode ...").
@@ -169,6 +172,7 @@ class _Run:
         self.begun, self.choices = time.perf_counter(), list[str]()
         self.mode: Mode | None = None
         self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
+        self.agreed = 0, 0
         self.wrong, self.unknown, self.linearised = list[str](), list[str](), dict[str, Linearised]()
 
     def say(self, choice: str) -> None:
@@ -196,6 +200,7 @@ class _Run:
                 return
         said = _said(caught)
         if known is None:
+            self.agreed = found.agreed
             self.shares_trouble = _said([w for w in caught if OTHER_SHARES in str(w.message)])
         if known is not None and known.modes:
             found = _with_modes(found, known)
@@ -206,6 +211,7 @@ class _Run:
         """Find the mode near a point that is higher than the one known, and steps that suffice there."""
         self.say(f"the search goes on from a draw whose log posterior is {higher.gain:.1f} higher than at the mode")
         known, coordinates = self._found(), Target(self.model).coordinates
+        self.agreed = 0, self.agreed[1]
         values = coordinates.dataset(higher.x[None, None], ["chain", "draw"])
         self._search(replace(known, initvals={str(name): v.values[0, 0] for name, v in values.data_vars.items()}, modes=()))
         if self.mode is None:
@@ -392,11 +398,27 @@ class _Run:
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
         linearised = self._linearised(idata, method)
-        wrong = [self.lost, *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
+        wrong = [self.lost, self._missed(idata), *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
         said = " ".join(elsewhere)
         # What a sampler that begins at a mode may not have reached is missing in its evidence, too.
         self.wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]
         return [*reasons, *self.wrong]
+
+    def _missed(self, idata: xr.DataTree) -> str:
+        """Why a better mode may have been missed: one search alone has found the best, or few, and something is left."""
+        led, searches = self.agreed
+        if searches <= LONELY or led > FEW_AGREE * searches:
+            return ""
+        remedy = "Give narrower priors, a shorter record first, or more searches (find_mode(starts=..., prior_draws=...))."
+        if led <= 1:
+            return f"Only {led} of {searches} searches led to the best mode: there may be a better one. {remedy}"
+        for name in filter_names(self.model):
+            if output := coloured_output(idata, name, self.model):
+                return (
+                    f"Only {led} of {searches} searches led to modes that count, and the innovations of {output} are not "
+                    f"white: a better mode may have been missed, or the model lacks dynamics. {remedy}"
+                )
+        return ""
 
     def _linearised(self, idata: xr.DataTree, method: str) -> list[str]:
         """What speaks against the linearisation about uncertain initial states and processes."""

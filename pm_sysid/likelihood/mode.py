@@ -53,6 +53,10 @@ IMPOSSIBLE, COMPARED = 32.0, 200
 #: Prior draws at whose own solutions steps that follow one are tried, searches from the best of them, and how often each is
 #: followed to where it ends while it gains this much.
 ELSEWHERE, FROM, FOLLOWINGS, GAIN = 24, 3, 30, 0.1
+#: Where no more than this share of the searches agree, there may be modes that none has found.
+FEW_AGREE = 0.25
+#: Further searches begin around the best then, by this many standard deviations of the prior, and again around a better one.
+AROUND, ROUNDS_AROUND = 0.2, 3
 #: What is said of modes whose shares depend on the number of steps.
 OTHER_SHARES = "modes hold other shares of the posterior"
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
@@ -112,6 +116,8 @@ class Mode:
         How many steps the filters of the model take, judged at this mode: what :func:`substeps_attrs` says.
     evaluations : int
         How many points the log posterior was computed at.
+    searches : int
+        How many searches there were, ended at a mode or not.
     """
 
     initvals: dict[str, np.ndarray]
@@ -123,6 +129,7 @@ class Mode:
     message: str = ""
     substeps: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
+    searches: int = 1
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:
         """Head, columns and rows: the modes in the model's own units."""
@@ -152,6 +159,12 @@ class Mode:
     def log_evidence(self) -> float:
         """Laplace approximation of the log evidence around this mode (NaN if not converged)."""
         return self.modes[0].log_evidence if self.modes else float("nan")
+
+    @property
+    def agreed(self) -> tuple[int, int]:
+        """How many searches led to modes that hold a part of the posterior, and of how many."""
+        led = sum(m.searches for m, share in zip(self.modes, self.shares, strict=False) if share > SECOND_MODE)
+        return led, self.searches
 
     @property
     def shares(self) -> np.ndarray:
@@ -213,7 +226,7 @@ def find_mode(
         Searches that run side by side: one from ``start``, the others from draws that differ by a third of a prior standard
         deviation at least. Where they find several modes, as many again follow (see Notes).
     tempering : bool, default True
-        Whether searches by diffusion tempering follow where several modes were found (see Notes).
+        Whether searches by diffusion tempering follow where several modes were found, or few searches agree (see Notes).
     random_seed : int, sequence or Generator, optional
         Seed of the prior draws. The same seed gives the same result.
     progressbar : bool, default True
@@ -245,7 +258,9 @@ def find_mode(
     modes are found, two further rounds follow: from the next best draws, and from all these draws once more by *diffusion
     tempering*: with a large diffusion a filter follows the record although the parameters are wrong, and its likelihood has
     fewer maxima; the diffusion is lowered in stages to that of the model. Filters with ``diffusion="dynamic"`` and other
-    likelihoods are not tempered. `benchmarks/starts.py` counts how often each of this leads to the right mode.
+    likelihoods are not tempered. Where still no more than a quarter of the searches agree, as many begin around the best mode,
+    a fifth of the prior's standard deviation off, and again around a better one. `benchmarks/starts.py` counts how often each
+    of this leads to the right mode.
 
     Where the steps of a filter follow the solution of a stiff system, further searches take the steps of other prior draws:
     those of one solution may say nothing of another. No search can prove that there is no better mode.
@@ -353,7 +368,7 @@ class Hunt:
         taken += [i for i, _ in zip(order, range(starts - 1 if len(draws) else 0), strict=False)]
         picked = [i for i in taken if np.isfinite(values[i])]
         self._climb(batch, points[picked])
-        if len(self.peaks) <= 1 or not len(draws):
+        if (len(self.peaks) <= 1 and self._most_agree()) or not len(draws):
             return
         more = [i for i, _ in zip(distinct(points, values, self.scale, taken), range(starts), strict=False)]
         if more:
@@ -361,6 +376,20 @@ class Hunt:
         if self.functions.views and tempering:
             both = points[picked + more]
             self._climb(batch, tempered(self.loosened(both), both, self.scale))
+        rng = np.random.default_rng(0)
+        for _ in range(ROUNDS_AROUND):
+            if not self.peaks or self._most_agree():
+                return
+            best = ranked(self.peaks)[0]
+            around = best.point + AROUND * self.scale * rng.standard_normal((starts, self.scale.size))
+            self._climb(batch, around)
+            if ranked(self.peaks)[0].value >= best.value - GAIN:
+                return
+
+    def _most_agree(self) -> bool:
+        """Whether many of the searches have ended at peaks that hold a part of the posterior."""
+        least = ranked(self.peaks)[0].log_evidence + np.log(SECOND_MODE) if self.peaks else np.nan
+        return sum(p.searches for p in self.peaks if not p.log_evidence < least) > FEW_AGREE * self.searches
 
     def look_elsewhere(self, draws: np.ndarray) -> None:
         """Search from prior draws (n, d) with steps that follow their own solutions, if the steps of filters follow one.
@@ -559,7 +588,7 @@ def _result(hunt: Hunt, interrupted: bool) -> Mode:
     )
     message = f"{words}; it {complaint}" if complaint else words
     steps = substeps_attrs(hunt.functions.model)
-    last = message, steps, tracked.evaluations
+    last = message, steps, tracked.evaluations, hunt.searches
     return Mode(local[0].initvals, best.point, best.covariance, -best.value, best.converged, local, *last)
 
 

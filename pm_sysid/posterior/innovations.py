@@ -12,8 +12,24 @@ from scipy.special import ndtri_exp
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.progress import announced
+from pm_sysid.records.residual_tests import ljung_box
 from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
+
+#: Draws whose innovations are tested, the largest lag and the fewest samples for each lag, and the p-value of no white noise.
+DRAWS, LAGS, EACH, COLOURED = 9, 25, 4, 1e-4
+
+
+def coloured_output(idata: Any, name: str, model: pm.Model) -> str:
+    """An output whose innovations are not white at any of some draws of a posterior; empty if there is none."""
+    n = min(DRAWS, idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"])
+    found = innovations(idata, name, draws=n, model=model)["standardised"]
+    for output in found["output"].values:
+        z = found.sel(output=output).transpose("sample", "time").to_numpy()
+        lags = min(LAGS, int(np.isfinite(z).sum(axis=1).min()) // EACH)
+        if lags > 0 and max(ljung_box(one, lags).p for one in z) < COLOURED:
+            return str(output)
+    return ""
 
 
 def innovations(idata: Any, name: str | None = None, *, draws: int | None = None, model: pm.Model | None = None) -> xr.Dataset:

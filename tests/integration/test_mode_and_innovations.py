@@ -4,10 +4,12 @@ import weakref
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pm_sysid as sid
 from pm_sysid.likelihood.global_search import Tracked
 from pm_sysid.likelihood.posterior_functions import _COMPILED, PosteriorFunctions
+from pm_sysid.posterior.innovations import coloured_output
 from support.small import linear_model
 
 
@@ -135,6 +137,20 @@ def test_innovations_of_the_true_model_are_white(model, mode):
     verdict = sid.residual_tests(standardised)
     assert 0.8 < verdict.std < 1.2
     assert verdict.ljung_box_p > 1e-3
+
+
+def test_an_output_is_coloured_where_no_draw_leaves_it_white(model, mode):
+    """At the mode nothing is left; where one of the draws is far from it the others still say so."""
+    off = {k: float(v) * (3.0 if k == "k" else 1.0) for k, v in mode.initvals.items()}
+    draws = [{k: float(v) for k, v in mode.initvals.items()}, off]
+
+    def posterior(*points):
+        return xr.DataTree.from_dict(
+            {"posterior": xr.Dataset({k: (("chain", "draw"), [[p[k] for p in points]]) for k in points[0]})}
+        )
+
+    assert coloured_output(posterior(*draws), "y", model) == ""
+    assert coloured_output(posterior(off, off), "y", model) == "y"
 
 
 def test_innovations_name_a_filter_that_is_not_there(model):

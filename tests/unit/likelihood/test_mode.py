@@ -85,6 +85,26 @@ def test_three_signs(seed):
     assert sum(m.searches for m in mode.modes) <= 32
 
 
+def test_searches_that_led_to_modes_are_counted():
+    mode = sid.find_mode(two_peaks(), progressbar=False, random_seed=0)
+    led, searches = mode.agreed
+    assert led == sum(m.searches for m in mode.modes) <= searches == mode.searches and led > 0.25 * searches
+
+
+def test_where_few_searches_agree_others_begin_around_the_best(monkeypatch):
+    """A sine over a hundred periods of the prior: most searches end at lower maxima, and those around a better one go on."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 30.0)
+        pm.Potential("waves", 30.0 * pm.math.cos(x) - 0.02 * (x - 55.0) ** 2)
+    monkeypatch.setattr(module, "AROUND", 0.5)
+    found = {}
+    for rounds in (0, 3):
+        monkeypatch.setattr(module, "ROUNDS_AROUND", rounds)
+        found[rounds] = sid.find_mode(model, progressbar=False, random_seed=1, prior_draws=12, starts=4)
+    assert found[0].agreed == (1, 6)
+    assert found[3].searches == 10 and found[3].logp > found[0].logp + 3
+
+
 def test_one_seed_gives_one_result():
     first, again = (sid.find_mode(two_peaks(), random_seed=7, progressbar=False) for _ in range(2))
     np.testing.assert_array_equal(first.point, again.point)
