@@ -136,9 +136,9 @@ def fit_pem(
     (Ljung 1999, Eq. 7.30). Derivatives are those of the recursion of the filter itself, and all of one iteration come from
     one compiled call.
 
-    ``success`` is False where an optimum is in doubt: another is nearly as good (as with the values of two parameters
-    exchanged), the best drew one start of many while others ended at optima that are not much higher or got nowhere, few
-    starts ended there and the innovations are not white, it explains no more than a constant,
+    ``success`` is False where an optimum is in doubt: another is nearly as good (as where the order of two rates hangs on an
+    unknown scale), the best drew one start of many while others ended at optima that are not much higher or got nowhere, no
+    more than half of the starts ended there and the innovations are not white, it explains no more than a constant,
     or standard errors do not hold (four of them away, the other unknowns fitted again, the log-likelihood has lost less than
     0.4 of what the parabola says). ``message`` then says so, and ``optima`` lists all that were found. Where the innovations
     are not white, ``message`` says so: standard errors of a free run allow for noise that is correlated in time, as far as the

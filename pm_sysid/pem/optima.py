@@ -32,14 +32,17 @@ FIRST_ROUND = 4
 #: Starts from which on it counts that one alone ended at the best optimum.
 LONELY = 3
 #: A poor fit has been found by chance where no more than this share of the starts ended there; and one whose innovations are
-#: coloured, which a better one may explain, where no more than this.
-FEW, UNSURE = 0.25, 0.65
+#: coloured, which a better one may explain, where no more than this; up to the last, it is looked for in other ways.
+FEW, HALF, UNSURE = 0.25, 0.5, 0.65
 #: One that drew one start alone has been found by chance, however good, where more than this share did not get anywhere.
 LOST = 0.5
 #: Ends that are searched from to the last digit, in a round.
 POLISHED = 3
 #: Optima this near each other in log-likelihood are images of each other: the model has a symmetry.
 IMAGE = 1e-6
+#: Values that have changed places are the same but for this share; the guess tells an order that it is nearer to, by less than
+#: this times its distance from the other one.
+EXCHANGED, ORDER = 1e-3, 0.9
 #: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best or
 #: at most this share of the outputs' variance.
 CHANGED, COMPARABLE, EXPLAINED = 4, 3.0, 0.3
@@ -184,10 +187,10 @@ class SeveralStarts:
         """What the innovations at unknowns have left."""
         return left_over(self.objective, x, self.starts.lower, self.starts.upper)
 
-    def unsure(self) -> bool:
-        """Whether innovations have a structure that a better optimum may explain, and many of the starts did not end here."""
+    def unsure(self, share: float = UNSURE) -> bool:
+        """Whether innovations have a structure that a better optimum may explain, and of drawn starts few ended here."""
         drew = sum(self.best.starts)
-        return drew <= UNSURE * (self.tried - self.placed) and self.left_over(self.best.solution.x).coloured
+        return drew <= share * (self.tried - self.placed) and self.left_over(self.best.solution.x).coloured
 
     def lonely(self) -> bool:
         """Whether the best optimum drew one start, while others found others."""
@@ -450,8 +453,29 @@ class SeveralStarts:
 
     def others(self, places: list[_Place]) -> list[_Place]:
         """Optima that say something else than the best, the first of all."""
-        best = places[0].solution
-        return [p for p in places[1:] if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
+        best, rest = places[0].solution, [p for p in places[1:] if not self.renamed(places[0].solution, p.solution)]
+        return [p for p in rest if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
+
+    def renamed(self, best: Solution, other: Solution) -> list[str]:
+        """Pairs of parameters that have changed places in another optimum, if that is all, and the guess tells their order.
+
+        Components in parallel or in series may be called as one likes: the fit is the same.
+        """
+        c, layout, guess = self.coordinates, self.objective.layout, self.starts.x
+        assert c is not None
+        told = np.flatnonzero(~layout.positive & ~layout.initial)
+        x, y, z = best.x[told], other.x[told], guess[told]
+        moved = np.flatnonzero(np.abs(y - x) > EXCHANGED * np.abs(x))
+        if abs(c.gain(best.evaluation.value, other.evaluation.value)) > IMAGE or not moved.size:
+            return []
+        pairs = [
+            (i, j) for i, j in itertools.combinations(moved.tolist(), 2)
+            if abs(y[i] - x[j]) <= EXCHANGED * abs(x[j]) and abs(y[j] - x[i]) <= EXCHANGED * abs(x[i])
+        ]  # fmt: skip
+        nearer, farther = (np.linalg.norm((v - z) / sizes(z)) for v in (x, y))
+        if 2 * len(pairs) != moved.size or len(set(np.ravel(pairs))) != moved.size or nearer > ORDER * farther:
+            return []
+        return [f"{layout.names[told[i]]} and {layout.names[told[j]]}" for i, j in pairs]
 
     def rivals(self, places: list[_Place]) -> list[_Place]:
         """Those that are nearly as good."""
@@ -470,6 +494,9 @@ class SeveralStarts:
         words = f"{words}{f'; {self.unfinished} did not get anywhere' if self.unfinished else ''}."
         if self.images:
             words += f" The fit is the same with the other sign of {'; or of '.join(self.symmetries())}."
+        for place in places[1:]:
+            if pairs := self.renamed(places[0].solution, place.solution):
+                words += f" The fit is the same with {', '.join(pairs)} exchanged; their order is that of the guess."
         return words
 
     def doubt(self, places: list[_Place]) -> str:
@@ -477,15 +504,15 @@ class SeveralStarts:
         c = self.coordinates
         assert c is not None
         best, names = places[0].solution, self.objective.layout.names
-        drew = len(places[0].starts)
-        if self.tried > LONELY and drew <= FEW * self.tried and (rest := self.left_over(best.x)).poor:
+        drew, own, drawn = len(places[0].starts), sum(places[0].starts), self.tried - self.placed
+        if self.tried > LONELY and own <= FEW * drawn and (rest := self.left_over(best.x)).poor:
             return (
                 f"The fit is poor (its errors have {100 * rest.share:.0f} % of the outputs' variance, and are not white), and "
-                f"only {drew} of {self.tried} starts ended here: a far better one may have been missed. {SHORTER}"
+                f"only {own} of {drawn} drawn starts ended here: a far better one may have been missed. {SHORTER}"
             )
-        if self.tried > LONELY and self.unsure():
+        if self.tried > LONELY and self.unsure(HALF):
             return (
-                f"Only {drew} of {self.tried} starts ended here, and the innovations are not white: a better optimum may have "
+                f"Only {own} of {drawn} drawn starts ended here, and the innovations are not white: a better optimum may have "
                 f"been missed. {SHORTER}"
             )
         others = self.others(places)
