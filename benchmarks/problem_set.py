@@ -509,6 +509,30 @@ def three_squares() -> Problem:
     return Problem("three_squares", model, answer)
 
 
+def sine_spring(seed: int = 1, substeps: Any = 4) -> Problem:
+    """A spring that is a sine of the position, over several of its periods: few searches end at the mode that counts.
+
+    With this record the second best mode, at a shorter period of the spring, leaves innovations that look white.
+    """
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * pt.sin(p.n * x.z)),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k", "n"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    t, truth, rng = np.linspace(0, 15, 150), {"c": 0.4, "k": 2.0, "n": 3.0}, np.random.default_rng(seed)
+    record = sid.TimeSeries(t, 2 * np.sin(0.7 * t) + np.sin(1.9 * t + seed), None, inputs="F")
+    y = sid.simulate(system, record, truth, x0=0.0, substeps=16)["y"].to_numpy()
+    noise = 0.02 * float(y.std())
+    record = record.replace(y=y + noise * rng.standard_normal(t.size))
+    with pm.Model() as model:
+        p = {name: pm.LogNormal(name, 0.0, 1.0) for name in system.params}
+        _filter("y", system, record, p, noise=pm.HalfNormal("noise", float(y.std())), x0=0.0, substeps=substeps)
+    answer = Answer(truth=truth | {"noise": noise}, source="simulated")
+    return Problem("sine_spring", model, answer, record, system)
+
+
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "lotka_volterra": lotka_volterra,
     "fitzhugh_nagumo": fitzhugh_nagumo,
@@ -531,6 +555,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "fast_rate": fast_rate,
     "fast_drop": fast_drop,
     "three_squares": three_squares,
+    "sine_spring": sine_spring,
 }
 
 
