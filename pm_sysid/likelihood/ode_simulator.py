@@ -21,7 +21,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.arguments import number
 from pm_sysid.compat import NoneTypeT, SimulatorRV
 from pm_sysid.likelihood.coordinates import for_each_particle
-from pm_sysid.likelihood.distances import distance_of, gaussian_kernel
+from pm_sysid.likelihood.distances import MeanDistance, distance_of, gaussian_kernel
 from pm_sysid.likelihood.simulator_function import FloatArray, Simulation
 from pm_sysid.progress import announced
 from pm_sysid.records.joined import joined
@@ -225,6 +225,26 @@ class BatchDistance:
             for simulation, graphs, y, rng in zip(self.simulations, self.parameters, self.observed, rngs, strict=True):
                 total += simulation.distances(rng, y, *(next(parameters) for _ in graphs))
         return np.where(np.isnan(total), np.inf, total / len(self.simulations))
+
+    def narrowest(self, unknowns: int, more: float = 0.0) -> float:
+        """Threshold, over the least distance, below which a posterior is narrower than that of a likelihood; 1 if not known.
+
+        With ``more``, squared errors may exceed their least sum by so many variances of the noise beyond that.
+
+        Notes
+        -----
+        Of white noise, whose size the least distance tells, the posterior of k unknowns is normal. A uniform distribution on
+        an ellipsoid has the same covariance where the squared errors of N measured values exceed their least sum by
+        ``(k + 2) / N`` of it. Simulations with noise, and distances of other kinds, have no such limit.
+        """
+        count, exponent = 0, np.inf
+        for simulation, y in zip(self.simulations, self.observed, strict=True):
+            if not isinstance(simulation, Simulation) or simulation.noisy or not isinstance(simulation.distance, MeanDistance):
+                return 1.0
+            measure = simulation.distance.measure
+            count += sum(channel.of(y).size for channel in simulation.distance.channels)
+            exponent = min(exponent, 0.5 * measure.power * measure.root)
+        return float((1.0 + (unknowns + 2 + more) / count) ** exponent)
 
     @cached_property
     def _function(self) -> Callable[..., list[FloatArray]]:

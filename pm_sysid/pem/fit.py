@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 import numpy as np
+import scipy
 
 from pm_sysid.arguments import among, count, flag, seed, shown
 from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, allowing_for, coloured, runs_freely
@@ -47,6 +48,8 @@ ELSEWHERE = {
 }
 #: Standard errors by which a measurement noise is too small, because unknowns fit a part of it, that are worth a word.
 TAKEN = 0.5
+#: With fewer measurements than this beyond the unknowns, errors are not normal by far.
+FEW_LEFT = 10
 #: Status of a guess outside its bounds, and of an impossible one.
 INFEASIBLE, IMPOSSIBLE = -1, -2
 
@@ -384,6 +387,12 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         if gone.any():
             message = (
                 f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero{below}."
+            )
+        over = int(target.measured.sum()) - int(free.sum())
+        if isinstance(target, SquaredErrors) and 0 < over < FEW_LEFT and not rest.noiseless:
+            message = (
+                f"{message} Only {over} measurements are left to tell the noise, so that errors have a t distribution: an "
+                f"interval of 95 % is ± {float(scipy.stats.t.ppf(0.975, over)):.1f} standard errors."
             )
         cov[unseen, unseen] = np.inf
         at_bound = [n for n, b in zip(names, pinned & ~gone, strict=True) if b]

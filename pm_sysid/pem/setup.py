@@ -168,8 +168,11 @@ def set_up(
     unknowns = _unknowns(system, drifting, guess, values, kalman, sizes, start, unknown, bounds, positional)
     if unknowns.x.size == 0:
         raise ValueError("there is nothing to find: p_guess is empty, and neither noise nor initial states are estimated.")
-    if objective == "mse" and (count := int(np.isfinite(outputs).sum())) < unknowns.x.size:
-        raise ValueError(f"data has {count} measurements, fewer than the {unknowns.x.size} unknowns; use a longer record.")
+    if objective == "mse" and (count := int(np.isfinite(outputs).sum())) <= unknowns.x.size:
+        raise ValueError(
+            f"data has {count} measurements for {unknowns.x.size} unknowns ({', '.join(unknowns.layout.names)}), so that "
+            "nothing is left that would tell the noise; use a longer record, fix some (fixed=...), or give what is known of x0."
+        )
     return Setup(system, base, tuple(walks), tuple(own), predictor, filter, unknowns, roots, initially, by_default)
 
 

@@ -190,7 +190,7 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
     residuals : array_like, shape (T,)
         One-step prediction errors of one output, standardised or not, equally spaced in time; NaN marks a
         missing value. The residuals of a free run are not white even for the true model.
-    u : array_like, shape (T,), optional
+    u : array_like, shape (T,) or (T, 1), optional
         The input, finite.
     lags : int
         Largest lag in samples.
@@ -466,6 +466,7 @@ def as_residuals(residuals: ArrayLike, u: ArrayLike | None, lags: int) -> tuple[
     if u is None:
         return e, None
     u = real(u, "u", copy=False)
+    u = u[:, 0] if u.ndim == 2 and u.shape[1] == 1 else u
     if u.shape != e.shape:
         raise ValueError(f"u must have shape {e.shape} like residuals, but has {u.shape}")
     if not np.isfinite(u).all() or not 0 < np.var(u) < np.inf:

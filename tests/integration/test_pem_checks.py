@@ -131,6 +131,12 @@ def test_short_records_are_tested_over_few_lags() -> None:
         result.resid(lags=25)
 
 
+def test_of_few_measurements_it_is_said_that_errors_are_not_normal() -> None:
+    few, more = fit(record(n=7), predictor=FREE), fit(record(n=40), predictor=FREE)
+    assert "Only 5 measurements are left to tell the noise" in few.message and "± 2.6 standard errors" in few.message
+    assert "left to tell" not in more.message
+
+
 @pytest.mark.parametrize("level", [0.0, 0.3])
 def test_a_constant_output_has_a_start(filtered: sid.PEMResult, level: float) -> None:
     constant = DATA.replace(y=np.full(len(DATA), level))

@@ -149,6 +149,12 @@ def sample_abc_ns(
     last threshold, from fixed proposals: the last ones, earlier ones and the prior. These estimates are unbiased. Where the
     probabilities contradict them, ``doubt`` says so. After ``max_seconds`` and an interrupt there are none (NaN).
 
+    Runs without noise have a least distance. The paper's thresholds fall to it if they are left to: to a posterior of no width,
+    and to whichever model fits best by a hair. By the named distances no threshold is therefore lower than where the width is
+    that of a likelihood with white noise: ``1 + (k + 2) / N`` times the least mean squared error, of k unknowns and N measured
+    values; of several models, where one that lacks nothing but fits worse by three standard errors is still possible:
+    ``1 + (k + 11) / N``. The run has converged there.
+
     When the threshold has converged, rounds at the last threshold follow until the effective number of particles is half of
     ``particles`` (at most ten).
 
@@ -372,6 +378,8 @@ class Run:
         slow = len(falls) >= patience and bool(np.all(falls[-patience:] < self.thresholds.tolerance))
         if slow and last["best"] > GATHERED * last["threshold"]:
             return "converged"
+        if last["threshold"] <= self.simulations.narrowest * last["best"] * (1 + 1e-9):
+            return "converged"  # below, a posterior is narrower than noise allows
         if last["best"] <= 0:
             return "a simulation is the measurement"
         return None
@@ -401,6 +409,7 @@ class Run:
         if len(self.populations) > 1:
             drop = share_to_drop(self.populations[-2], now, self.thresholds.alpha_min, len(self.sizes))
         threshold = next_threshold(now, drop, living_parts(now, self.mixture[-1][1], self.proposals.enlarge))
+        threshold = max(threshold, min(self.simulations.narrowest * float(now.distance.min()), now.threshold))
         active = now.below(threshold)
         if not len(active):  # more than a share of the particles is at the very same distance
             threshold = float(np.nextafter(now.distance.min(), np.inf))

@@ -11,6 +11,9 @@ from pm_sysid.likelihood.ode_simulator import batch_distance
 from pm_sysid.sampling.abc.population import Candidates, Outcome
 from pm_sysid.sampling.abc.unit_cube import Cube
 
+#: What one more parameter gains by chance in squared errors over the noise's variance, with a probability of 99.7 %, at most.
+BY_CHANCE = 9.0
+
 
 class Simulations:
     """The models of a comparison as functions of points in their cubes."""
@@ -24,6 +27,15 @@ class Simulations:
     def width(self) -> int:
         """Coordinates of the largest model."""
         return max(cube.size for cube in self.cubes)
+
+    @property
+    def narrowest(self) -> float:
+        """Threshold over the least distance that is the lowest with a meaning, for the model with most unknowns.
+
+        Beside others, a model that lacks nothing but fits worse by chance is not ruled out.
+        """
+        more = BY_CHANCE if len(self.cubes) > 1 else 0.0
+        return max(d.narrowest(cube.size, more) for d, cube in zip(self.distances, self.cubes, strict=True))
 
     def __call__(self, candidates: Candidates) -> Outcome:
         """Simulate what lies in the cube and obeys the constraints."""
