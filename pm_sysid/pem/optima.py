@@ -34,6 +34,8 @@ LONELY = 3
 #: A poor fit has been found by chance where no more than this share of the starts ended there; and one whose innovations are
 #: coloured, which a better one may explain, where no more than this; up to the last, it is looked for in other ways.
 FEW, HALF, UNSURE = 0.25, 0.5, 0.65
+#: Rounds of searches around the best optimum, where few starts agree.
+AROUND = 3
 #: One that drew one start alone has been found by chance, however good, where more than this share did not get anywhere.
 LOST = 0.5
 #: Ends that are searched from to the last digit, in a round.
@@ -124,6 +126,8 @@ class SeveralStarts:
             if self.places:
                 self.change_signs()
                 self.exchange()
+            if self.places and more > first:
+                self.around_best(total)
             if self.places and more > first and self.lonely():
                 near = total // 2
                 self.round(
@@ -223,6 +227,18 @@ class SeveralStarts:
             same = inside & np.array([np.isfinite(a) and abs(c.gain(a, b)) < IMAGE for a, b in values.T])
             ends[same] = turned[same]
         self.round(ends)
+
+    def around_best(self, n: int) -> None:
+        """Search from points near the best optimum while few starts agree on it, and again around a better one."""
+        c = self.coordinates
+        assert c is not None
+        for _ in range(AROUND):
+            if not self.unsure(HALF):
+                return
+            value = self.best.solution.evaluation.value
+            self.round(self.starts.near(self.best.solution.x, n))
+            if c.gain(self.best.solution.evaluation.value, value) < SAME:
+                return
 
     def change_signs(self) -> None:
         """Search from the best optimum with other signs, where that fits nearly as well.
