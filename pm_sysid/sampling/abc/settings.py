@@ -34,6 +34,7 @@ class Thresholds:
         Stop when the threshold has fallen by less than this fraction in so many populations in a row, and the best particle
         is above three quarters of the threshold. While the best particle is far below the threshold the run goes on, however
         slowly the threshold falls: it does so where most responses have nothing to do with the measured one (NMSE of 100).
+        Of simulations without noise it stops where a lower threshold would mean nothing (see :func:`sample_abc_ns`).
 
     Raises
     ------
