@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pymc as pm
 import pytest
 
 import pm_sysid as sid
 from pm_sysid.likelihood.ode_simulator import batch_distance
+from pm_sysid.sampling.abc.nested_sampling import Run
+from pm_sysid.sampling.abc.settings import Thresholds
 
 LAG = sid.System(
     lambda t, x, u, p: (p.g * u.u - x.z) / p.tau, states=("z",), inputs=("u",), params=("tau", "g"),
@@ -72,3 +77,12 @@ def test_the_lowest_threshold_is_known_for_named_distances_alone() -> None:
     assert batch_distance(model(u, y, True, distance="nrmse")).narrowest(2) == pytest.approx((1 + 4 / N) ** 0.5)
     assert batch_distance(model(u, y, True, distance=lambda a, b: float(np.sum((a - b) ** 2)))).narrowest(2) == 1.0
     assert batch_distance(model(u, y, True, noise=0.2)).narrowest(2) == 1.0
+
+
+@pytest.mark.parametrize("narrowest, ends", [(1.0, None), (1.05, "converged")])
+def test_particles_at_one_distance_end_a_run_only_where_a_lowest_threshold_is_known(narrowest: float, ends: str | None) -> None:
+    """A distance that is a whole number has many particles at the same one, and lower ones all the same."""
+    run: Any = Run.__new__(Run)
+    run.simulations, run.thresholds = SimpleNamespace(narrowest=narrowest), Thresholds()
+    run.history = [{"threshold": 200.0, "best": 5.0}, {"threshold": float(np.nextafter(5.0, 6.0)), "best": 5.0}]
+    assert run._converged() == ends

@@ -378,7 +378,8 @@ class Run:
         slow = len(falls) >= patience and bool(np.all(falls[-patience:] < self.thresholds.tolerance))
         if slow and last["best"] > GATHERED * last["threshold"]:
             return "converged"
-        if last["threshold"] <= self.simulations.narrowest * last["best"] * (1 + 1e-9):
+        narrowest = self.simulations.narrowest
+        if narrowest > 1 and last["threshold"] <= narrowest * last["best"] * (1 + 1e-9):
             return "converged"  # below, a posterior is narrower than noise allows
         if last["best"] <= 0:
             return "a simulation is the measurement"
