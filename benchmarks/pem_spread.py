@@ -13,6 +13,8 @@
 - ``rugged``: 100 records each of two rates of a drug that may be exchanged (its volume is unknown, so that two optima are
   alike), of a spring that is a sine of the position, and of three seconds of Lorenz's equations, whose free runs have very many
   optima; a fit that is right counts as such whether it is sure or not.
+- ``proportional``: 200 records each of a decay (60 samples, and 20) and of an oscillator, ringing and forced, with white noise
+  of 10 % of the reading, and, for the last of these, with such noise that is correlated from sample to sample.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -35,7 +37,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from scipy.signal import butter, sosfiltfilt
+from scipy.signal import butter, lfilter, sosfiltfilt
 
 import pm_sysid as sid
 
@@ -243,6 +245,41 @@ def rugged(n: int) -> dict[str, Any]:
     return results
 
 
+def proportional(n: int) -> dict[str, Any]:
+    """White noise in proportion to the reading."""
+    print("\nRecords with noise of 10 % of the reading")
+    decay = sid.System(
+        lambda t, x, u, p: -p.k * x.z, states=("z",), params=("k", "a"), observe=lambda t, x, dx, u, p: p.a * x.z
+    )
+    oscillator = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z), states=("z", "v"), inputs=("F",), params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    t = 0.1 * np.arange(300)
+    every, hits = np.arange(0.0, t[-1] + 0.5, 0.5), np.random.default_rng(0)
+    forced = sid.TimeSeries(t, np.interp(t, every, hits.standard_normal(every.size)), None, inputs="F", intersample="foh")
+    ringing = sid.TimeSeries(t[:200], np.zeros(200), None, inputs="F")
+    rates, constants = {"k": 0.8, "a": 10.0}, {"c": 0.4, "k": 4.0}
+    of_decay, of_oscillator = {"k": 1.0, "a": 8.0}, {"c": 0.5, "k": 3.5}
+    cases: dict[str, tuple[Any, ...]] = {
+        f"decay, {m} samples": (decay, sid.TimeSeries(np.linspace(0, 5, m), None, None), rates, of_decay, 1.0, 1.0, 0.0)
+        for m in (60, 20)
+    } | {
+        "ringing oscillator": (oscillator, ringing, constants, of_oscillator, [1.0, 0.0], None, 0.0),
+        "forced oscillator": (oscillator, forced, constants, of_oscillator, 0.0, 0.0, 0.0),
+        "forced oscillator, noise correlated by 0.5": (oscillator, forced, constants, of_oscillator, 0.0, 0.0, 0.5),
+    }
+    results = {}
+    for name, (system, record, truth, guess, start, x0, a) in cases.items():
+        clean, began, fits = sid.simulate(system, record, truth, x0=start, substeps=8)["y"].to_numpy(), time.perf_counter(), []
+        for seed in range(n):
+            noise = np.random.default_rng(seed).standard_normal(len(clean))
+            noise = lfilter([np.sqrt(1 - a**2)], [1.0, -a], noise)
+            fits.append(sid.fit_pem(system, record.replace(y=clean * (1 + 0.1 * noise)), guess, x0=x0, progressbar=False))
+        results[name] = summary(name, fits, np.array([scores(f, truth) for f in fits]), time.perf_counter() - began)
+    return results
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -367,7 +404,7 @@ def cost(n: int) -> dict[str, Any]:
 
 SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "rugged": (rugged, 100),
-    "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
+    "proportional": (proportional, 200), "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 
 

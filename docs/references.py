@@ -123,6 +123,10 @@ REFERENCES = (
         "IEEE Workshop on Machine Learning for Signal Processing, 379-384", "10.1109/MLSP.2010.5589113",
     ),
     Reference(
+        "Harville", 1977, "Maximum likelihood approaches to variance component estimation and to related problems",
+        "Journal of the American Statistical Association 72(358), 320-338", "10.1080/01621459.1977.10480998",
+    ),
+    Reference(
         "Hu, Li and Peng", 2012, "A comparative study of equivalent circuit models for Li-ion batteries",
         "Journal of Power Sources 198, 359-367", "10.1016/j.jpowsour.2011.10.013",
     ),

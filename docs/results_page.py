@@ -257,6 +257,7 @@ SPREADS = {
     "sign": "nearly even sensor",
     "weak": "weak records",
     "rugged": "many optima",
+    "proportional": "noise of 10 % of the reading",
 }
 
 

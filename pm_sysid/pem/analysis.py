@@ -306,7 +306,7 @@ def _by_own_noise(fit: Any, record: int) -> np.ndarray:
     allows, whose innovations have a pattern that no missing dynamics are the reason of.
     """
     target, unknowns = fit.target, fit.setup.unknowns
-    _, z = own_errors(target, fit.x, unknowns.lower, unknowns.upper, moves=MOVES)
+    _, z, _ = own_errors(target, fit.x, unknowns.lower, unknowns.upper, moves=MOVES)
     z = np.where(target.measured, z, np.nan)
     own = [] if isinstance(target, LogLikelihood) else list(deviations(fit).values())
     begin = np.cumsum([0, *(len(r) for r in fit.setup.filter.records)])

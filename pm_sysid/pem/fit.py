@@ -25,7 +25,7 @@ from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.step_error import MOST, step_error
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
-from pm_sysid.pem.uneven_noise import UNEVEN, in_common, samples, sandwich, unevenness
+from pm_sysid.pem.uneven_noise import UNEVEN, evened, in_common, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
 from pm_sysid.records.timeseries import TimeSeries
@@ -341,10 +341,10 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             cov[np.ix_(free, free)] = target.covariance(evaluation, free)
             each = samples(target, x, solution.rates)
             own = each._replace(standardised=efficient(target, each.standardised, each.slope[:, free]))
-            p, shared = unevenness(target, own), in_common(target, own)
+            p, shared = unevenness(target, own, free), in_common(target, own)
             if p < UNEVEN or shared:
-                cov[np.ix_(free, free)] = sandwich(target, each, free)
-            colour = coloured(target, own, free)
+                cov[np.ix_(free, free)] = sandwich(target, each, free, uneven=p < UNEVEN)
+            colour = coloured(target, evened(target, own, free) if p < UNEVEN else own, free)
             if (colour or rest.coloured) and not rest.noiseless:
                 seen = colour.words if colour else f"The innovations are not white (p = {rest.p:.1g}; see resid())"
                 means = MISLED

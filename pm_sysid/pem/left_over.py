@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pm_sysid.pem.objective import LogLikelihood, Objective
+from pm_sysid.pem.uneven_noise import UNEVEN, Samples, evened, unevenness
 from pm_sysid.records.residual_tests import ljung_box
 
 #: Largest lag of the test, and the fewest innovations for each of them.
@@ -70,8 +71,9 @@ class LeftOver(NamedTuple):
 def left_over(objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> LeftOver:
     """Test the innovations at unknowns ``x`` within their bounds."""
     filter, m, seen = objective.filter, objective.measured.shape[1], objective.measured
-    errors, z = own_errors(objective, x, lower, upper)
+    errors, z, slopes = own_errors(objective, x, lower, upper)
     y = np.concatenate([r.output_matrix for r in filter.records])
+    z[seen] = _evened(objective, z[seen], slopes, (y - errors)[seen], (x > lower) & (x < upper))
     tests, at = [1.0], 0
     for record in filter.records:
         rows = slice(at, at + len(record))
@@ -89,36 +91,46 @@ def left_over(objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.
     return LeftOver(min(1.0, float(np.nanmin(tests)) * max(len(tests) - 1, 1)), float(np.mean(shares)))
 
 
+def _evened(objective: Objective, z: np.ndarray, slopes: np.ndarray, predicted: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Errors (N,), over the size of the noise where this varies: a few large ones are no structure in time."""
+    if not (np.isfinite(z).all() and np.isfinite(slopes).all()):
+        return z
+    at = Samples(slopes * z[:, None], slopes, np.zeros_like(slopes), z, predicted, np.zeros((0, 0)))
+    return evened(objective, at, free).standardised if unevenness(objective, at, free) < UNEVEN else z
+
+
 def own_errors(
     objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.ndarray, moves: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Errors (T, n_y) at an optimum, and those in which each record counts by its own noise, standardised by a likelihood.
 
-    The latter are linear in what the unknowns move by; or they have moved so many times, where noise is very unequal.
+    The latter are linear in what the unknowns move by; or they have moved so many times, where noise is very unequal. And the
+    derivatives (N, k) of those that are measured.
     """
     m, seen, free = objective.measured.shape[1], objective.measured, (x > lower) & (x < upper)
 
-    def at(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Errors, and efficient ones with the move of the unknowns that they take."""
+    def at(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Errors, efficient ones, their derivatives, and the move of the unknowns that they take."""
         values, rates = objective.filter.run(*objective.layout.place(x), objective.layout.motion, objective.want)
         errors, slopes = values[:, :m], rates[..., :m]
         z = errors.copy()
         if isinstance(objective, LogLikelihood):
             std = np.sqrt(values[:, m : 2 * m])
             z, slopes = errors / std, slopes / std
-        z[seen], step = _own(objective, z[seen], slopes[:, seen].T[:, free])
-        return errors, z, step
+        slopes = slopes[:, seen].T
+        z[seen], step = _own(objective, z[seen], slopes[:, free])
+        return errors, z, slopes, step
 
     with np.errstate(all="ignore"):
-        errors, z, step = at(x)
+        errors, z, slopes, step = at(x)
         for _ in range(moves):
             x = x.copy()
             x[free] = np.clip(x[free] + step, lower[free], upper[free])
-            _, moved, step = at(x)
+            _, moved, slopes_there, step = at(x)
             if not np.isfinite(moved[seen]).all():
                 break
-            z = moved
-    return errors, z
+            z, slopes = moved, slopes_there
+    return errors, z, slopes
 
 
 def efficient(objective: Objective, errors: np.ndarray, slopes: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pm_sysid as sid
-from pm_sysid.pem.uneven_noise import samples, sandwich, unevenness
+from pm_sysid.pem.uneven_noise import UNEVEN, evened, samples, sandwich, sizes_of_noise, unevenness
 
 DECAY = sid.System(lambda t, x, u, p: -p.r * x.c, states=("c",), params=("r",), observe=lambda t, x, dx, u, p: x.c)
 T = np.linspace(0, 5, 60)
@@ -27,7 +27,7 @@ def test_errors_are_those_of_the_sandwich_by_hand() -> None:
     np.testing.assert_allclose(np.abs(at.slope[:, 0]), slope, atol=1e-4)
     leverage = slope**2 / np.sum(slope**2)
     expected = np.sum((slope * e / (1 - leverage)) ** 2) / np.sum(slope**2) ** 2
-    assert sandwich(fit.target, at, np.array([True]))[0, 0] == pytest.approx(expected, rel=1e-3)
+    assert sandwich(fit.target, at, np.array([True]), uneven=False)[0, 0] == pytest.approx(expected, rel=1e-3)
 
 
 def test_scores_of_a_likelihood_add_up_to_its_gradient() -> None:
@@ -43,8 +43,57 @@ def test_noise_of_one_size_is_seldom_called_uneven() -> None:
     rng = np.random.default_rng(1)
     fit = fitted(0.02 * rng.standard_normal(60))
     at = samples(fit.target, fit.x)
-    chances = np.array([unevenness(fit.target, at._replace(standardised=rng.standard_normal(60))) for _ in range(1000)])
+    white, free = rng.standard_normal((1000, 60)), np.array([True])
+    chances = np.array([unevenness(fit.target, at._replace(standardised=e), free) for e in white])
     assert 0.02 < np.mean(chances < 0.05) < 0.08 and np.mean(chances < 0.01) < 0.025
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_sizes_are_those_of_the_most_likely_power_of_what_is_predicted(power: float) -> None:
+    """A large record tells the power; innovations over their sizes are of one size then."""
+    rng, free = np.random.default_rng(3), np.array([True])
+    fit = fitted(0.01 * np.exp(-power * T) * rng.standard_normal(60))
+    at = samples(fit.target, fit.x)
+    errors = np.exp(-power * T) * rng.standard_normal((200, 60))
+    found = np.array([sizes_of_noise(fit.target, at._replace(standardised=e), free) for e in errors])
+    np.testing.assert_allclose(np.exp(np.log(found).mean(axis=0)), np.exp(-power * T), rtol=0.25)
+    even = np.array([evened(fit.target, at._replace(standardised=e), free).standardised for e in errors])
+    np.testing.assert_allclose(np.sqrt(np.mean(even**2, axis=0)), 1.0, atol=0.3)
+
+
+@pytest.mark.parametrize("n", [14, 20, 60])
+def test_noise_in_proportion_is_seen_where_unknowns_have_followed_the_largest_samples(n: int) -> None:
+    rng, rates, t = np.random.default_rng(4), np.array([0.8, 10.0]), np.linspace(0, 5, n)
+    system = sid.System(
+        lambda t, x, u, p: -p.r * x.c, states=("c",), params=("r", "a"), observe=lambda t, x, dx, u, p: p.a * x.c
+    )
+    clean, both = rates[1] * np.exp(-rates[0] * t), np.ones(2, dtype=bool)
+    record = sid.TimeSeries(t, None, clean + 0.01 * rng.standard_normal(n))
+    fit = sid.fit_pem(system, record, {"r": 1, "a": 8}, x0=1.0, starts=1)
+    at = samples(fit.target, fit.x)
+
+    def chances(noise: np.ndarray) -> np.ndarray:
+        """Of noise (S, n) less what the unknowns take of it."""
+        left = noise - noise @ np.linalg.pinv(at.slope).T @ at.slope.T
+        return np.array([unevenness(fit.target, at._replace(standardised=e), both) for e in left])
+
+    noise = rng.standard_normal((400, n))
+    assert np.mean(chances(noise) < UNEVEN) < 0.025
+    assert np.mean(chances(clean * noise) < UNEVEN) > 0.9
+
+
+def test_errors_of_a_short_record_with_noise_in_proportion_hold() -> None:
+    """By squares of innovations alone, those of the amplitude were 2.7 of their standard errors: the fit follows the first."""
+    t, z = np.linspace(0, 5, 20), []
+    system = sid.System(
+        lambda t, x, u, p: -p.r * x.c, states=("c",), params=("r", "a"), observe=lambda t, x, dx, u, p: p.a * x.c
+    )
+    for seed in range(60):
+        y = 10 * np.exp(-0.8 * t) * (1 + 0.1 * np.random.default_rng(seed).standard_normal(20))
+        fit = sid.fit_pem(system, sid.TimeSeries(t, None, y), {"r": 1.0, "a": 8.0}, x0=1.0, starts=1, progressbar=False)
+        assert fit.success
+        z.append((fit.x - [0.8, 10.0]) / fit.x_stderr)
+    assert np.all(np.sqrt(np.mean(np.square(z), axis=0)) < 1.4)
 
 
 @pytest.mark.slow
