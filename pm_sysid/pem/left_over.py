@@ -85,10 +85,9 @@ def left_over(objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     tests.append(ljung_box(one, lags).p)
-    shares = [
-        np.mean(errors[here, i] ** 2) / max(float(np.var(y[here, i])), 1e-300) for i, here in enumerate(seen.T) if here.any()
-    ]
-    return LeftOver(min(1.0, float(np.nanmin(tests)) * max(len(tests) - 1, 1)), float(np.mean(shares)))
+    varying = [(i, here) for i, here in enumerate(seen.T) if here.any() and np.ptp(y[here, i]) > 0]
+    shares = [np.mean(errors[here, i] ** 2) / max(float(np.var(y[here, i])), 1e-300) for i, here in varying]
+    return LeftOver(min(1.0, float(np.nanmin(tests)) * max(len(tests) - 1, 1)), float(np.mean(shares)) if shares else 0.0)
 
 
 def _evened(objective: Objective, z: np.ndarray, slopes: np.ndarray, predicted: np.ndarray, free: np.ndarray) -> np.ndarray:

@@ -97,6 +97,7 @@ class SeveralStarts:
         self.tried = self.placed = self.unfinished = self.nfev = self.njev = 0
         self.coordinates: Coordinates | None = None
         self.images: list[np.ndarray] = []
+        self.kind = "drawn"
 
     def run(self, total: int, given: np.ndarray, known: np.ndarray) -> Found | None:
         """Search from the guess and ``total - 1`` drawn starts, or those ``given`` (S, k); None if nothing is possible.
@@ -110,6 +111,7 @@ class SeveralStarts:
                 place.starts.append(True)
                 self.tried += 1
         more = total - 1
+        self.kind = "given" if len(given) else "drawn"
         if len(given):
             self.round(given, drawn=True)
         elif more > 0:
@@ -194,7 +196,10 @@ class SeveralStarts:
     def unsure(self, share: float = UNSURE) -> bool:
         """Whether innovations have a structure that a better optimum may explain, and of drawn starts few ended here."""
         drew = sum(self.best.starts)
-        return drew <= share * (self.tried - self.placed) and self.left_over(self.best.solution.x).coloured
+        if drew > share * (self.tried - self.placed):
+            return False
+        rest = self.left_over(self.best.solution.x)
+        return rest.coloured and not rest.noiseless
 
     def lonely(self) -> bool:
         """Whether the best optimum drew one start, while others found others."""
@@ -524,12 +529,12 @@ class SeveralStarts:
         if self.tried > LONELY and own <= FEW * drawn and (rest := self.left_over(best.x)).poor:
             return (
                 f"The fit is poor (its errors have {100 * rest.share:.0f} % of the outputs' variance, and are not white), and "
-                f"only {own} of {drawn} drawn starts ended here: a far better one may have been missed. {SHORTER}"
+                f"only {own} of {drawn} {self.kind} starts ended here: a far better one may have been missed. {SHORTER}"
             )
-        if self.tried > LONELY and self.unsure(HALF):
+        if self.tried > 1 and self.unsure(HALF):
             return (
-                f"Only {own} of {drawn} drawn starts ended here, and the innovations are not white: a better optimum may have "
-                f"been missed. {SHORTER}"
+                f"Only {own} of {drawn} {self.kind} starts ended here, and the innovations are not white: a better optimum may "
+                f"have been missed. {SHORTER}"
             )
         others = self.others(places)
         if rivals := self.rivals(places):

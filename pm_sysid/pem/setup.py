@@ -81,6 +81,14 @@ class Setup(NamedTuple):
     like: int | None = None
 
 
+def _constant(system: System, records: Sequence[TimeSeries]) -> str:
+    """Outputs and their values where each has one value at all samples of all records; empty if one varies."""
+    measured = [y[np.isfinite(y)] for y in np.concatenate([r.output_matrix for r in records]).T]
+    if any(y.size == 1 or (y.size and np.ptp(y) > 0) for y in measured):
+        return ""
+    return ", ".join(f"{name} = {y[0]:.6g}" for name, y in zip(system.outputs, measured, strict=True) if y.size)
+
+
 def set_up(
     system: System,
     data: TimeSeries | Sequence[TimeSeries],
@@ -172,6 +180,11 @@ def set_up(
         raise ValueError(
             f"data has {count} measurements for {unknowns.x.size} unknowns ({', '.join(unknowns.layout.names)}), so that "
             "nothing is left that would tell the noise; use a longer record, fix some (fixed=...), or give what is known of x0."
+        )
+    if constant := _constant(system, records):
+        raise ValueError(
+            f"data has outputs that do not vary ({constant} at all samples), which say nothing of the dynamics: is it the "
+            "right channel, and was the sensor connected?"
         )
     return Setup(system, base, tuple(walks), tuple(own), predictor, filter, unknowns, roots, initially, by_default)
 

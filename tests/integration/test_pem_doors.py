@@ -29,6 +29,7 @@ def call(**changes: Any) -> Any:
         ({"data": np.zeros(3)}, TypeError, "data is ndarray; give a TimeSeries"),
         ({"data": DATA.replace(y=None)}, ValueError, "data has no outputs"),
         ({"data": DATA.replace(y=np.full(40, np.nan))}, ValueError, "every output is NaN"),
+        ({"data": DATA.replace(y=np.zeros(40))}, ValueError, r"outputs that do not vary \(y = 0 at all samples\)"),
         ({"data": [DATA, DATA.replace(u=np.zeros((40, 2)))]}, ValueError, r"data\[1\] has 2 input channels"),
         ({"data": DATA[:2]}, ValueError, "2 measurements for 2 unknowns"),
         ({"data": DATA[:1]}, ValueError, "1 measurements for 2 unknowns .*nothing is left"),

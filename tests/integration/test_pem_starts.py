@@ -337,6 +337,8 @@ def test_a_spring_of_several_periods_is_found_or_doubted() -> None:
         assert near or not result.success
         right += near
     assert right >= 2
+    two = sid.fit_pem(spring, data, dict.fromkeys("ckn", 1.0), starts=[{"c": 0.5, "k": 1.0, "n": 2.0}])
+    assert not two.success and "given starts ended here, and the innovations are not white" in two.message
 
 
 @pytest.mark.slow
