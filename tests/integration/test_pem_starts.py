@@ -336,9 +336,10 @@ def test_a_spring_of_several_periods_is_found_or_doubted() -> None:
         near = bool(np.all(np.abs(result.x[:3] - truth) < 4 * result.x_stderr[:3]))
         assert near or not result.success
         right += near
+        if seed == 0:
+            two = sid.fit_pem(spring, data, dict.fromkeys("ckn", 1.0), starts=[{"c": 0.5, "k": 1.0, "n": 2.0}])
+            assert not two.success and "given starts ended here, and the innovations are not white" in two.message
     assert right >= 2
-    two = sid.fit_pem(spring, data, dict.fromkeys("ckn", 1.0), starts=[{"c": 0.5, "k": 1.0, "n": 2.0}])
-    assert not two.success and "given starts ended here, and the innovations are not white" in two.message
 
 
 @pytest.mark.slow
