@@ -388,8 +388,9 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
             message = (
                 f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero{below}."
             )
-        over = int(target.measured.sum()) - int(free.sum())
-        if isinstance(target, SquaredErrors) and 0 < over < FEW_LEFT and not rest.noiseless:
+        over = int(target.measured.sum()) - int(np.sum(free & ~unknowns.layout.positive))
+        own_noise = isinstance(target, SquaredErrors) or (free & unknowns.layout.positive).any()
+        if own_noise and 0 < over < FEW_LEFT and not rest.noiseless:
             message = (
                 f"{message} Only {over} measurements are left to tell the noise, so that errors have a t distribution: an "
                 f"interval of 95 % is ± {float(scipy.stats.t.ppf(0.975, over)):.1f} standard errors."

@@ -135,6 +135,9 @@ def test_of_few_measurements_it_is_said_that_errors_are_not_normal() -> None:
     few, more = fit(record(n=7), predictor=FREE), fit(record(n=40), predictor=FREE)
     assert "Only 5 measurements are left to tell the noise" in few.message and "± 2.6 standard errors" in few.message
     assert "left to tell" not in more.message
+    own = fit(record(n=7), predictor=sid.ExtendedKalman(R="estimate", substeps=1), objective="likelihood")
+    given = fit(record(n=7), predictor=sid.ExtendedKalman(R={"y": 0.02}, substeps=1), objective="likelihood")
+    assert "Only 5 measurements are left to tell the noise" in own.message and "left to tell" not in given.message
 
 
 @pytest.mark.parametrize("level", [0.0, 0.3])
