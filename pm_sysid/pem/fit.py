@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 import numpy as np
-import scipy
 
 from pm_sysid.arguments import among, count, flag, seed, shown
-from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, allowing_for, coloured, runs_freely
-from pm_sysid.pem.far_errors import too_small
+from pm_sysid.pem.conclusion import IMPOSSIBLE, INFEASIBLE, Conclusion
 from pm_sysid.pem.filters import KalmanFilter
-from pm_sysid.pem.left_over import efficient, left_over
 from pm_sysid.pem.objective import LogLikelihood, Objective, ObjectiveName, SquaredErrors
 from pm_sysid.pem.optima import Found, SeveralStarts
 from pm_sysid.pem.optimise import Solution
@@ -21,19 +18,13 @@ from pm_sysid.pem.predictors import ExtendedKalman, Predictor
 from pm_sysid.pem.result import PEMResult
 from pm_sysid.pem.settings import InitialState, Optimiser
 from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up, with_steps
-from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.step_error import MOST, step_error
-from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
-from pm_sysid.pem.uneven_noise import UNEVEN, evened, in_common, samples, sandwich, unevenness
-from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.options import Solver
 from pm_sysid.symbolic.system import System
 
-#: A standard deviation of noise with less information than this about its logarithm is as good as zero.
-NEGLIGIBLE = 1e-3
 #: Arguments of an ODEFilter, and what a fit has in their place.
 ELSEWHERE = {
     "latent": "make the force a state of the system, such as d with the rate -d / length, and give it process noise: "
@@ -46,12 +37,6 @@ ELSEWHERE = {
     "solver": "give it as predictor=",
     "substeps": "give the predictor substeps, such as predictor=ExtendedKalman(substeps=2)",
 }
-#: Standard errors by which a measurement noise is too small, because unknowns fit a part of it, that are worth a word.
-TAKEN = 0.5
-#: With fewer measurements than this beyond the unknowns, errors are not normal by far.
-FEW_LEFT = 10
-#: Status of a guess outside its bounds, and of an impossible one.
-INFEASIBLE, IMPOSSIBLE = -1, -2
 
 
 def fit_pem(
@@ -301,201 +286,40 @@ def _impossible(x: np.ndarray, objective: str) -> str:
 
 
 def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method: str) -> tuple[PEMResult, list[int]]:
-    """Result of a search, with the covariance of what it found.
-
-    And initial states, by their places among the unknowns, that are estimated by default but that the record cannot tell.
-    """
-    unknowns, names, solution = setup.unknowns, setup.unknowns.layout.names, found.solution
-    untold: list[int] = []
-    x, evaluation = solution.x, solution.evaluation
-    searched = evaluation.finite and solution.status != INFEASIBLE
-    pinned = _pinned(unknowns, x) if searched else np.zeros(x.size, dtype=bool)
-    endless = isinstance(target, LogLikelihood) and boundless(target, x, unknowns.x)
-    cov = np.full((x.size, x.size), np.inf)
-    success, message, unseen = solution.success, solution.message, np.zeros(x.size, dtype=bool)
-    if found.doubt:
-        success, message = False, f"{found.doubt} {message}"
-    if searched:
-        rest = left_over(target, x, unknowns.lower, unknowns.upper)
-        success, message = success and not rest.explains_nothing, f"{message} {rest.words}".strip()
-        if rest.noiseless:
-            message = (
-                f"{message} What is left of the outputs ({np.sqrt(rest.share):.1g} of their spread) is rounding and errors of "
-                "the integration, and no noise: standard errors mean little."
-            )
-    message = f"{message} {found.note}"
-    if solution.rates is not None:
-        message = (
-            f"{message} The outputs do not move with the unknowns as their derivatives say (equations that switch, or chaos): "
-            "optimum and standard errors are by differences."
-        )
-    if searched:
-        weight = evaluation.information * np.outer(sizes(x), sizes(x))
-        scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
-        gone = unknowns.layout.positive & (np.diag(weight) * scale < NEGLIGIBLE)
-        unseen = unseen_unknowns(target, evaluation, weight, ~(pinned | gone))
-        pinned = pinned | gone
-        free = ~(pinned | unseen)
-        cov = np.zeros((x.size, x.size))
-        if free.any():
-            cov[np.ix_(free, free)] = target.covariance(evaluation, free)
-            each = samples(target, x, solution.rates)
-            own = each._replace(standardised=efficient(target, each.standardised, each.slope[:, free]))
-            p, shared = unevenness(target, own, free), in_common(target, own)
-            if p < UNEVEN or shared:
-                cov[np.ix_(free, free)] = sandwich(target, each, free, uneven=p < UNEVEN)
-            colour = coloured(target, evened(target, own, free) if p < UNEVEN else own, free)
-            if (colour or rest.coloured) and not rest.noiseless:
-                seen = colour.words if colour else f"The innovations are not white (p = {rest.p:.1g}; see resid())"
-                means = MISLED
-                if runs_freely(target, x):
-                    allowing = allowing_for(target, each, free, cov[np.ix_(free, free)])
-                    cov[np.ix_(free, free)] = allowing.covariance
-                    means = DOUBTFUL.format(allowing.doubt) if allowing.doubt else ALLOWED
-                message = f"{message} {seen}: {means}"
-            elif p < UNEVEN and not rest.noiseless:
-                message = (
-                    f"{message} The noise is not of one size: it varies with the output, in time or between records "
-                    f"(p = {p:.1g}; see resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) "
-                    "would learn more from the quiet samples."
-                )
-            if shared:
-                message = (
-                    f"{message} The innovations of {shared.first} and {shared.second} at one time are correlated "
-                    f"({shared.correlation:.2g}), and the likelihood takes them for independent. The standard errors allow for "
-                    "that."
-                )
-        below = ""
-        if isinstance(target, LogLikelihood) and free.any() and has_process_noise(target):
-            c = Coordinates(target, unknowns.lower, unknowns.upper, abs(evaluation.value))
-            uncertain = uncertain_noise(c, x, evaluation, free, gone, unknowns.x)
-            allowed = np.maximum(uncertain.ratio / target.enlarged(free), 1.0)
-            cov *= np.outer(allowed, allowed)
-            limits = [f"{names[j]} < {limit:.3g}" for j, limit in uncertain.limits.items()]
-            below = f" ({', '.join(limits)} with a chance of 95 %, which the standard errors allow for)" if limits else ""
-        if isinstance(target, LogLikelihood) and free.any() and not has_process_noise(target):
-            noise = free & unknowns.layout.positive
-            off = x * (taken_from_noise(each, noise, free & ~noise) - 1.0)
-            if np.any(far := off > TAKEN * np.sqrt(np.diag(cov))):
-                larger = ", ".join(f"{names[j]} = {x[j] + off[j]:.3g}" for j in np.flatnonzero(far))
-                fitted, measured = int(np.sum(free & ~noise)), int(target.measured.sum())
-                message = (
-                    f"{message} {fitted} unknowns fit a part of the noise of {measured} measured values, which a likelihood "
-                    f"does not count: with it, {larger}. The standard errors allow for that."
-                )
-            cov[np.diag_indices_from(cov)] += off**2
-        if gone.any():
-            message = (
-                f"{message} No noise is seen in {[n for n, g in zip(names, gone, strict=True) if g]}: as good as zero{below}."
-            )
-        over = int(target.measured.sum()) - int(np.sum(free & ~unknowns.layout.positive))
-        own_noise = isinstance(target, SquaredErrors) or (free & unknowns.layout.positive).any()
-        if own_noise and 0 < over < FEW_LEFT and not rest.noiseless:
-            message = (
-                f"{message} Only {over} measurements are left to tell the noise, so that errors have a t distribution: an "
-                f"interval of 95 % is ± {float(scipy.stats.t.ppf(0.975, over)):.1f} standard errors."
-            )
-        cov[unseen, unseen] = np.inf
-        at_bound = [n for n, b in zip(names, pinned & ~gone, strict=True) if b]
-        if at_bound:
-            there = "this value" if len(at_bound) == 1 else "these values"
-            message = f"{message} At their bounds: {at_bound}. The standard errors of the others hold given {there}."
-        if unseen.any():
-            # What the record says at an optimum that was hit by chance, and is poor, is not what it says.
-            if setup.by_default and not (rest.poor and found.doubt):
-                among_starts = unknowns.layout.x0_sources[unknowns.layout.x0_sources >= unknowns.n_leaves]
-                starts = [i for i in np.flatnonzero(unseen).tolist() if i in among_starts]
-                # Those without any trace together; of those that cannot be told from each other, one.
-                blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
-                untold = [i for i in starts if blind[i]] or starts[-1:]
-            success = False
-            if not endless:
-                message = (
-                    f"The record cannot tell {[n for n, u in zip(names, unseen, strict=True) if u]} (from each other, or at "
-                    "all): the prediction errors do not change with them. Fix some (fixed=...), or excite them. "
-                    f"{message}"
-                )
-            if stepped := [names[i] for i in np.flatnonzero(unseen) if _moves_in_steps(target, unknowns, x, int(i))]:
-                message = (
-                    f"The prediction errors change with {stepped} in jumps alone (a threshold of a switch), which no "
-                    "derivative shows: make the switch smooth (such as a steep tanh), or fit with several "
-                    f"fixed values. {message}"
-                )
-    if endless:
-        success = False
-        message = (
-            "The likelihood has no maximum: the start, which is estimated, meets the first samples exactly, and the "
-            "measurement noise vanishes. Leave out estimate=..., so that the filter finds the start, or give P0=... or the "
-            "noise, R=.... "
-            f"{message}"
-        )
-    with np.errstate(invalid="ignore"):
-        stderr = np.sqrt(np.diag(cov))
-    if searched and success and not untold:
-        short = too_small(target, x, evaluation, stderr, unknowns.lower, unknowns.upper)
-        named = [n for n, marked in zip(names, short, strict=True) if marked]
-        if short.any() and setup.by_default and not np.any(short & ~unknowns.layout.initial):
-            # Nobody asked for these, and the others' errors hold.
-            message = f"{message} The record says little of the initial states {named}: their standard errors are too small."
-        elif short.any():
-            success = False
-            message = (
-                f"The standard errors of {named} are too small: four of them away the fit is hardly worse, since the record "
-                "says little of these unknowns. Sample the posterior (sid.sample), fix some (fixed=...), or use a longer "
-                f"record. {message}"
-            )
-    k = unknowns.n_leaves
+    """Result of a search; and initial states, by their places, that are estimated by default but cannot be told."""
+    unknowns, solution, said = setup.unknowns, found.solution, Conclusion(setup, target, found)
+    x, evaluation, k = solution.x, solution.evaluation, setup.unknowns.n_leaves
     x0 = unknowns.layout.place(x)[1][:, : len(setup.base.states)]
-    many = len(setup.filter.records) > 1
-    finite = evaluation.finite
     result = PEMResult(
         x=x,
         p=rebuild(p_guess, x[:k].tolist()),
-        x0=tuple(x0) if many else x0[0],
-        success=bool(success),
+        x0=tuple(x0) if len(setup.filter.records) > 1 else x0[0],
+        success=bool(said.success),
         status=solution.status,
-        message=message.strip(),
-        fun=evaluation.value if finite else np.inf,
+        message=said.message,
+        fun=evaluation.value if evaluation.finite else np.inf,
         nit=max(len(solution.history) - 1, 0),
         nfev=found.nfev,
         njev=found.njev,
         history=solution.history,
-        jac=_jacobian(target, evaluation) if finite else np.empty((0, x.size)),
-        grad=evaluation.gradient if finite else np.zeros(x.size),
-        cov=cov,
-        stderr=rebuild(p_guess, stderr[:k].tolist()),
-        x_stderr=stderr,
-        names=list(names),
+        jac=_jacobian(target, evaluation) if evaluation.finite else np.empty((0, x.size)),
+        grad=evaluation.gradient if evaluation.finite else np.zeros(x.size),
+        cov=said.covariance,
+        stderr=rebuild(p_guess, said.errors[:k].tolist()),
+        x_stderr=said.errors,
+        names=list(unknowns.layout.names),
         noise={name: value if i < 0 else float(x[i]) for name, (i, value) in unknowns.noise.items()},
         objective="mse" if isinstance(target, SquaredErrors) else "likelihood",
         method=method,
         substeps=setup.filter.substeps,
-        active=pinned,
+        active=said.held,
         optima=found.optima,
         setup=setup,
         target=target,
     )
-    return result, untold
-
-
-def _moves_in_steps(target: Objective, unknowns: Unknowns, x: np.ndarray, i: int) -> bool:
-    """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""
-    evaluation = target.evaluate(x)
-    if evaluation.information[i, i] > 0:
-        return False
-    points = np.tile(x, (2, 1))
-    points[:, i] += np.array([-0.1, 0.1]) * sizes(x)[i]
-    values = target.values(np.clip(points, unknowns.lower, unknowns.upper))
-    return bool(np.any(np.isfinite(values) & (np.abs(values - evaluation.value) > 1e-9 * abs(evaluation.value))))
+    return result, said.untold
 
 
 def _jacobian(target: Objective, evaluation: Any) -> np.ndarray:
     """Derivatives of the innovations that were measured; of the log-likelihood, its gradient."""
     return np.asarray(evaluation.jacobian if isinstance(target, SquaredErrors) else evaluation.gradient)
-
-
-def _pinned(unknowns: Unknowns, x: np.ndarray) -> np.ndarray:
-    """Unknowns that lie on a bound."""
-    tolerance = 1e-7 * sizes(x)
-    on = (x - unknowns.lower <= tolerance) | (unknowns.upper - x <= tolerance)
-    return np.asarray(on & ~unknowns.layout.positive)

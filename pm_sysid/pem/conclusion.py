@@ -1,0 +1,252 @@
+"""What a fit says of its unknowns where a search has ended: their covariance, and whether it is a success, in words."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import scipy
+
+from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, allowing_for, coloured, runs_freely
+from pm_sysid.pem.far_errors import too_small
+from pm_sysid.pem.left_over import LeftOver, efficient, left_over
+from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
+from pm_sysid.pem.optima import Found
+from pm_sysid.pem.setup import Setup, Unknowns
+from pm_sysid.pem.side_by_side import Coordinates
+from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
+from pm_sysid.pem.uneven_noise import UNEVEN, Samples, evened, in_common, samples, sandwich, unevenness
+from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
+
+#: A standard deviation of noise with less information than this about its logarithm is as good as zero.
+NEGLIGIBLE = 1e-3
+#: Standard errors by which a measurement noise is too small, because unknowns fit a part of it, that are worth a word.
+TAKEN = 0.5
+#: With fewer measurements than this beyond the unknowns, errors are not normal by far.
+FEW_LEFT = 10
+#: Status of a guess outside its bounds, and of an impossible one.
+INFEASIBLE, IMPOSSIBLE = -1, -2
+
+
+class Conclusion:
+    """What follows from where a search has ended.
+
+    Attributes
+    ----------
+    success : bool
+        Whether the search ended at an optimum that the record determines, with standard errors that hold.
+    covariance : ndarray, shape (k, k)
+        Of the unknowns: infinite for those that the record cannot tell, zero for those that are ``held``.
+    held : ndarray of bool, shape (k,)
+        Unknowns on a bound, and noise that is as good as zero.
+    untold : list of int
+        Initial states that are estimated by default, and that the record cannot tell.
+    """
+
+    def __init__(self, setup: Setup, target: Objective, found: Found) -> None:
+        self.setup, self.target, self.found = setup, target, found
+        self.x, self.evaluation, self.unknowns = found.solution.x, found.solution.evaluation, setup.unknowns
+        self.success = found.solution.success and not found.doubt
+        self.covariance = np.full((self.x.size, self.x.size), np.inf)
+        self.held, self.unseen = (np.zeros(self.x.size, dtype=bool) for _ in range(2))
+        self.untold: list[int] = []
+        self._words = [found.doubt, found.solution.message]
+        endless = isinstance(target, LogLikelihood) and boundless(target, self.x, setup.unknowns.x)
+        searched = self.evaluation.finite and found.solution.status != INFEASIBLE
+        rest = left_over(target, self.x, setup.unknowns.lower, setup.unknowns.upper) if searched else None
+        if rest:
+            self._of_what_is_left(rest)
+        self._words.append(found.note)
+        if found.solution.rates is not None:
+            self._words.append(
+                "The outputs do not move with the unknowns as their derivatives say (equations that switch, or chaos): "
+                "optimum and standard errors are by differences."
+            )
+        if rest:
+            self._of_unknowns(rest, endless)
+        if endless:
+            self._fails(
+                "The likelihood has no maximum: the start, which is estimated, meets the first samples exactly, and the "
+                "measurement noise vanishes. Leave out estimate=..., so that the filter finds the start, or give P0=... or the "
+                "noise, R=...."
+            )
+        if rest and self.success and not self.untold:
+            self._of_far_errors()
+
+    @property
+    def message(self) -> str:
+        """All that is said."""
+        return " ".join(filter(None, self._words))
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Standard errors (k,)."""
+        with np.errstate(invalid="ignore"):
+            return np.sqrt(np.diag(self.covariance))
+
+    def _fails(self, why: str) -> None:
+        self.success = False
+        self._words.insert(0, why)
+
+    def _named(self, marked: np.ndarray) -> list[str]:
+        return [n for n, m in zip(self.unknowns.layout.names, marked, strict=True) if m]
+
+    @property
+    def _positive(self) -> np.ndarray:
+        """Unknowns that are standard deviations of noise."""
+        return self.unknowns.layout.positive
+
+    def _of_what_is_left(self, rest: LeftOver) -> None:
+        """Whether the fit explains the outputs, and whether it leaves noise."""
+        self.success = self.success and not rest.explains_nothing
+        self._words.append(rest.words)
+        if rest.noiseless:
+            self._words.append(
+                f"What is left of the outputs ({np.sqrt(rest.share):.1g} of their spread) is rounding and errors of the "
+                "integration, and no noise: standard errors mean little."
+            )
+
+    def _of_unknowns(self, rest: LeftOver, endless: bool) -> None:
+        """Which unknowns the record tells, and the covariance of these."""
+        target, x, evaluation = self.target, self.x, self.evaluation
+        weight = evaluation.information * np.outer(sizes(x), sizes(x))
+        scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
+        gone = self._positive & (np.diag(weight) * scale < NEGLIGIBLE)
+        on_bound = _on_bound(self.unknowns, x)
+        self.unseen = unseen_unknowns(target, evaluation, weight, ~(on_bound | gone))
+        self.held = on_bound | gone
+        free = ~(self.held | self.unseen)
+        self.covariance = np.zeros((x.size, x.size))
+        if free.any():
+            self._of_innovations(rest, free)
+        self._of_noise(free, gone)
+        self._of_few(rest, free)
+        if at_bound := self._named(on_bound & ~gone):
+            there = "this value" if len(at_bound) == 1 else "these values"
+            self._words.append(f"At their bounds: {at_bound}. The standard errors of the others hold given {there}.")
+        if self.unseen.any():
+            self._of_unseen(rest, weight, endless)
+
+    def _of_innovations(self, rest: LeftOver, free: np.ndarray) -> None:
+        """Covariance of ``free`` unknowns by innovations that may be correlated in time, of several sizes, or in common."""
+        target, inside = self.target, np.ix_(free, free)
+        self.covariance[inside] = target.covariance(self.evaluation, free)
+        each = self._samples
+        own = each._replace(standardised=efficient(target, each.standardised, each.slope[:, free]))
+        p, shared = unevenness(target, own, free), in_common(target, own)
+        if p < UNEVEN or shared:
+            self.covariance[inside] = sandwich(target, each, free, uneven=p < UNEVEN)
+        colour = coloured(target, evened(target, own, free) if p < UNEVEN else own, free)
+        if (colour or rest.coloured) and not rest.noiseless:
+            seen = colour.words if colour else f"The innovations are not white (p = {rest.p:.1g}; see resid())"
+            means = MISLED
+            if runs_freely(target, self.x):
+                allowing = allowing_for(target, each, free, self.covariance[inside])
+                self.covariance[inside] = allowing.covariance
+                means = DOUBTFUL.format(allowing.doubt) if allowing.doubt else ALLOWED
+            self._words.append(f"{seen}: {means}")
+        elif p < UNEVEN and not rest.noiseless:
+            self._words.append(
+                f"The noise is not of one size: it varies with the output, in time or between records (p = {p:.1g}; see "
+                "resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) would learn more from "
+                "the quiet samples."
+            )
+        if shared:
+            self._words.append(
+                f"The innovations of {shared.first} and {shared.second} at one time are correlated "
+                f"({shared.correlation:.2g}), and the likelihood takes them for independent. The standard errors allow for "
+                "that."
+            )
+
+    @cached_property
+    def _samples(self) -> Samples:
+        return samples(self.target, self.x, self.found.solution.rates)
+
+    def _of_noise(self, free: np.ndarray, gone: np.ndarray) -> None:
+        """What a likelihood does not count: process noise that may be there, and measurement noise that unknowns have taken."""
+        target, x, names, below = self.target, self.x, self.unknowns.layout.names, ""
+        if isinstance(target, LogLikelihood) and free.any() and has_process_noise(target):
+            c = Coordinates(target, self.unknowns.lower, self.unknowns.upper, abs(self.evaluation.value))
+            uncertain = uncertain_noise(c, x, self.evaluation, free, gone, self.unknowns.x)
+            allowed = np.maximum(uncertain.ratio / target.enlarged(free), 1.0)
+            self.covariance *= np.outer(allowed, allowed)
+            limits = [f"{names[j]} < {limit:.3g}" for j, limit in uncertain.limits.items()]
+            below = f" ({', '.join(limits)} with a chance of 95 %, which the standard errors allow for)" if limits else ""
+        elif isinstance(target, LogLikelihood) and free.any():
+            noise = free & self._positive
+            off = x * (taken_from_noise(self._samples, noise, free & ~noise) - 1.0)
+            if np.any(far := off > TAKEN * np.sqrt(np.diag(self.covariance))):
+                larger = ", ".join(f"{names[j]} = {x[j] + off[j]:.3g}" for j in np.flatnonzero(far))
+                self._words.append(
+                    f"{int(np.sum(free & ~noise))} unknowns fit a part of the noise of {int(target.measured.sum())} measured "
+                    f"values, which a likelihood does not count: with it, {larger}. The standard errors allow for that."
+                )
+            self.covariance[np.diag_indices_from(self.covariance)] += off**2
+        if gone.any():
+            self._words.append(f"No noise is seen in {self._named(gone)}: as good as zero{below}.")
+
+    def _of_few(self, rest: LeftOver, free: np.ndarray) -> None:
+        """What the errors are where few measurements tell the noise."""
+        over = int(self.target.measured.sum()) - int(np.sum(free & ~self._positive))
+        finds_noise = isinstance(self.target, SquaredErrors) or bool((free & self._positive).any())
+        if finds_noise and 0 < over < FEW_LEFT and not rest.noiseless:
+            self._words.append(
+                f"Only {over} measurements are left to tell the noise, so that errors have a t distribution: an interval of "
+                f"95 % is ± {float(scipy.stats.t.ppf(0.975, over)):.1f} standard errors."
+            )
+
+    def _of_unseen(self, rest: LeftOver, weight: np.ndarray, endless: bool) -> None:
+        """Unknowns that the record cannot tell: among them initial states that nobody asked for."""
+        layout, unseen = self.unknowns.layout, self.unseen
+        self.covariance[unseen, unseen] = np.inf
+        self.success = False
+        # What the record says at an optimum that was hit by chance, and is poor, is not what it says.
+        if self.setup.by_default and not (rest.poor and self.found.doubt):
+            among_starts = layout.x0_sources[layout.x0_sources >= self.unknowns.n_leaves]
+            starts = [i for i in np.flatnonzero(unseen).tolist() if i in among_starts]
+            # Those without any trace together; of those that cannot be told from each other, one.
+            blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
+            self.untold = [i for i in starts if blind[i]] or starts[-1:]
+        if not endless:
+            self._fails(
+                f"The record cannot tell {self._named(unseen)} (from each other, or at all): the prediction errors do not "
+                "change with them. Fix some (fixed=...), or excite them."
+            )
+        if stepped := [layout.names[i] for i in np.flatnonzero(unseen) if self._moves_in_steps(int(i))]:
+            self._fails(
+                f"The prediction errors change with {stepped} in jumps alone (a threshold of a switch), which no derivative "
+                "shows: make the switch smooth (such as a steep tanh), or fit with several fixed values."
+            )
+
+    def _of_far_errors(self) -> None:
+        """Whether standard errors hold four of them away."""
+        unknowns = self.unknowns
+        short = too_small(self.target, self.x, self.evaluation, self.errors, unknowns.lower, unknowns.upper)
+        if not short.any():
+            return
+        named = self._named(short)
+        if self.setup.by_default and not np.any(short & ~unknowns.layout.initial):
+            # Nobody asked for these, and the others' errors hold.
+            self._words.append(f"The record says little of the initial states {named}: their standard errors are too small.")
+            return
+        self._fails(
+            f"The standard errors of {named} are too small: four of them away the fit is hardly worse, since the record says "
+            "little of these unknowns. Sample the posterior (sid.sample), fix some (fixed=...), or use a longer record."
+        )
+
+    def _moves_in_steps(self, i: int) -> bool:
+        """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""
+        evaluation = self.target.evaluate(self.x)
+        if evaluation.information[i, i] > 0:
+            return False
+        points = np.tile(self.x, (2, 1))
+        points[:, i] += np.array([-0.1, 0.1]) * sizes(self.x)[i]
+        values = self.target.values(np.clip(points, self.unknowns.lower, self.unknowns.upper))
+        return bool(np.any(np.isfinite(values) & (np.abs(values - evaluation.value) > 1e-9 * abs(evaluation.value))))
+
+
+def _on_bound(unknowns: Unknowns, x: np.ndarray) -> np.ndarray:
+    """Unknowns that lie on a bound."""
+    tolerance = 1e-7 * sizes(x)
+    on = (x - unknowns.lower <= tolerance) | (unknowns.upper - x <= tolerance)
+    return np.asarray(on & ~unknowns.layout.positive)
