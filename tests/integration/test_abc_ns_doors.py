@@ -109,6 +109,7 @@ def test_a_model_that_cannot_come_close_converges_at_its_best() -> None:
     assert float(idata["m"]["posterior"]["x"].min()) > 0.97
 
 
+@pytest.mark.slow
 def test_a_plateau_is_no_convergence() -> None:
     """Most of the prior is at a distance of 100, whatever the parameters, as of responses that miss the record."""
 

@@ -159,6 +159,7 @@ print("the same")
 """
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_result() -> None:
     """To the last digit, although this process compiles what the others load from the disk cache."""
     script = PROCESSES.format(tests=str(Path(__file__).parents[1]))

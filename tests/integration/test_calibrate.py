@@ -213,6 +213,7 @@ def test_records_that_cannot_be_simulated_are_failures() -> None:
     assert found["truth"].sel(parameter="mu").min() > 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fit, settings",
     [
@@ -245,6 +246,7 @@ def test_fits_by_name_compile_once(fit: str, settings: dict[str, Any], monkeypat
     assert np.all(table["contraction"].sel(parameter="k") > 0.5)
 
 
+@pytest.mark.slow
 def test_records_of_a_simulator_go_into_the_filter_with_their_input() -> None:
     """A generator may change the input too; the same fit on the same record, made by hand, has the same posterior."""
     made = []
@@ -385,6 +387,7 @@ def test_pem_fits_entries_of_a_vector() -> None:
     assert (found["sd"].sel(parameter=["rate", "inflow"]) > 0.01).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["inferred", "marginalised"])
 def test_pem_estimates_an_initial_state_that_the_model_does_not_know(start: str) -> None:
     with pm.Model() as model:

@@ -407,6 +407,7 @@ def test_an_error_of_an_evidence_that_is_not_known_is_not_taken_for_none() -> No
     assert "± unknown" in str(sid.log_evidence(one)) and "nan" not in str(sid.log_evidence(one))
 
 
+@pytest.mark.slow
 def test_evidences_of_two_definitions_are_not_compared() -> None:
     """With a potential, ``pm.sample_smc`` does not normalise the prior, and ``sample_ibis`` does."""
     ours = {

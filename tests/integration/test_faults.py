@@ -142,6 +142,7 @@ def test_a_damaged_sequential_checkpoint_is_refused(tmp_path: Path, damage: byte
 GROUPS = ("posterior", "warmup_posterior", "sample_stats", "warmup_sample_stats")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [37, 250, 430, 799])
 def test_a_killed_chain_ends_as_the_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int) -> None:
     """In the first chain's tuning, in its draws, in the second chain, and at its very last draw."""

@@ -73,6 +73,7 @@ def linearised(model: pm.Model, g: float) -> float:
     return float(model.compile_fn(model.logp(vars=[model["y"]]), inputs=[model.rvs_to_values[model["g"]]])({"g": g}))
 
 
+@pytest.mark.slow
 def test_the_change_is_that_of_quadrature() -> None:
     """A pendulum released far from where its prior is: the linearised likelihood is off by more than one."""
     measured, values = record(PENDULUM, 2.5), (9.41, 9.81, 10.21)
@@ -142,6 +143,7 @@ SENSORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sensor", SENSORS)
 def test_what_a_sensor_makes_of_an_uncertain_start_is_checked_in_linear_systems_too(sensor: str) -> None:
     """Against quadrature over the start: the filter takes what it has seen for Gaussian after each sample."""
@@ -169,6 +171,7 @@ def test_what_a_sensor_makes_of_an_uncertain_start_is_checked_in_linear_systems_
     assert np.max(np.abs(found.change)) > 0.1
 
 
+@pytest.mark.slow
 def test_sample_says_what_a_limit_makes_of_an_uncertain_start() -> None:
     model = watched(limits=(None, 1.0))
     with pytest.warns(UserWarning, match="cannot be trusted"):
@@ -178,6 +181,7 @@ def test_sample_says_what_a_limit_makes_of_an_uncertain_start() -> None:
     assert found.error > 0.1 and "integrated out exactly" in found.doubt  # 8.05 in place of 7.72
 
 
+@pytest.mark.slow
 def test_draws_of_the_prior_give_an_evidence_of_their_own() -> None:
     """A decay under loud noise, which many draws explain; the likelihood of the filter is exact there."""
     system = sid.System(lambda t, x, u, p: -p.k * x.z, states=("z",), params=("k",), observe=lambda t, x, dx, u, p: x.z)

@@ -11,6 +11,7 @@ import pm_sysid as sid
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pm_sysid.SubstepWarning")  # eight steps are few at the mode; the search is tested here
 def test_the_mode_is_found_where_the_first_search_stops_far_off() -> None:
     """A lightly damped circuit: from these priors L-BFGS stops 2000 units of log density below the maximum."""

@@ -71,6 +71,7 @@ def exact(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return d, both / both.sum(axis=1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_paths_given_the_square_of_a_force_are_those_of_a_grid() -> None:
     """The sign is not known: linearised paths had one of the two only, and their bands held the half of what is likely."""
     y, count = squared(), 400
@@ -91,6 +92,7 @@ def test_paths_given_the_square_of_a_force_are_those_of_a_grid() -> None:
     np.testing.assert_allclose(found["derivatives"], -found["states"], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_path_depends_on_its_seed_and_place_alone() -> None:
     built = model(SQUARE, squared())
     with built:
@@ -101,6 +103,7 @@ def test_a_path_depends_on_its_seed_and_place_alone() -> None:
     assert np.all(few["inputs"] != other["inputs"])
 
 
+@pytest.mark.slow
 def test_smoothed_moments_that_are_wrong_are_said_to_be() -> None:
     built = model(SQUARE, squared())
     with pytest.warns(UserWarning, match=r"bands hold \d+ %.*sample_states") as caught:
@@ -109,6 +112,7 @@ def test_smoothed_moments_that_are_wrong_are_said_to_be() -> None:
     assert "bands hold" in found.attrs["processes"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_mild_curvature_changes_nothing_and_says_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     y = 0.5 * force(seed) + NOISE * np.random.default_rng(seed).standard_normal(N)
@@ -135,6 +139,7 @@ def test_what_cannot_be_followed_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         sid.sample_states(draws(2), random_seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("led", [False, True], ids=["free", "led"])
 @pytest.mark.parametrize("coloured", [False, True], ids=["white", "coloured"])
 def test_paths_of_linear_systems_have_the_moments_of_the_exact_smoother(led: bool, coloured: bool) -> None:
@@ -161,6 +166,7 @@ def _linear_steps(filters: ParticleFilter, count: int) -> np.ndarray:
     return np.diff(np.array(paths), axis=1).std(axis=0)
 
 
+@pytest.mark.slow
 def test_of_long_records_the_first_samples_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pm_sysid.posterior.particle_paths.LONG", 12)
     with model(SQUARE, squared()) as built, pytest.warns(UserWarning, match="compared at the first 6 samples"):
@@ -169,6 +175,7 @@ def test_of_long_records_the_first_samples_are_compared(monkeypatch: pytest.Monk
     assert "same bands (compared at the first 6 samples)" in sid.smooth(draws(4), model=model(MILD, y)).attrs["processes"]
 
 
+@pytest.mark.slow
 def test_several_records_follow_each_other() -> None:
     with pm.Model() as built:
         records = [sid.TimeSeries(np.arange(n) * DT, None, squared(seed)[:n]) for seed, n in ((1, 10), (2, 8))]

@@ -112,6 +112,7 @@ def test_innovations_of_the_right_model_are_white(filtered: sid.PEMResult) -> No
     assert wrong.table["independent p"].iloc[0] < 0.01
 
 
+@pytest.mark.slow
 def test_of_records_with_unequal_noise_each_counts_by_its_own() -> None:
     """A loud record moves the unknowns by more than a quiet one allows; that pattern is no missing dynamics."""
     said = []

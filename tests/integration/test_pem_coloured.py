@@ -32,6 +32,7 @@ def scores(fits: list[sid.PEMResult]) -> np.ndarray:
     return np.array([(f.x[:3] - list(TRUTH.values())) / f.x_stderr[:3] for f in fits])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mse", "likelihood"])
 @pytest.mark.parametrize("correlation", [0.3, 0.8])
 def test_errors_hold_where_noise_is_coloured(objective: Any, correlation: float) -> None:
@@ -52,6 +53,7 @@ def test_errors_hold_where_noise_is_coloured(objective: Any, correlation: float)
     assert np.sqrt(np.mean((scores(fits) * [f.x_stderr[:3] for f in fits] / plain) ** 2)) > 1.2
 
 
+@pytest.mark.slow
 def test_errors_hold_where_outputs_have_other_colours() -> None:
     system = sid.System(MOTION, observe=lambda t, x, dx, u, p: {"z": x.z, "a": dx.v}, **STATES)
     run = sid.simulate(system, DRIVE, TRUTH, x0=0.0, substeps=16)
@@ -149,6 +151,7 @@ def test_predictions_that_follow_coloured_noise_are_not_trusted() -> None:
     assert "not white" in fit.message and "the standard errors are too small, and estimates may be off" in fit.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "uneven", "heavy"])
 @pytest.mark.parametrize("n, k", [(30, 4), (60, 4), (300, 6)])
 def test_white_innovations_are_seldom_called_coloured(n: int, k: int, kind: str) -> None:

@@ -263,6 +263,7 @@ def test_a_right_model_scores_on_a_record_from_an_unknown_start() -> None:
     assert "estimated" in ahead.attrs["x0"] and np.abs(filtered.innovations(other)["innovation"][:3]).max() < 0.2
 
 
+@pytest.mark.slow
 def test_a_delay_is_found_from_half_of_it_or_doubted() -> None:
     """Delays of a chirp that differ by periods are local minima; one start far from the guess was too few to see that."""
     chirp = sid.System(
@@ -321,6 +322,7 @@ def test_of_systems_in_parallel_the_order_is_that_of_the_guess() -> None:
     assert not unordered.success
 
 
+@pytest.mark.slow
 def test_a_spring_of_several_periods_is_found_or_doubted() -> None:
     """With innovations far from white, an optimum at which three of eight starts agreed was a success."""
     spring = sid.System(

@@ -156,6 +156,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], float, float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("led", [False, True], ids=["free", "led"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_particles_estimate_what_a_kalman_filter_computes(variant: str, led: bool) -> None:
@@ -219,6 +220,7 @@ def test_particles_estimate_what_quadrature_computes(led: bool) -> None:
     assert abs(ratio.mean() - 1) < 4 * ratio.std() / np.sqrt(200) and ratio.std() < 0.5
 
 
+@pytest.mark.slow
 def test_records_with_parameters_of_their_own_are_added_up() -> None:
     records = [PLAIN.record(seed)[:15] for seed in (1, 2)]
     with pm.Model() as built:
@@ -244,6 +246,7 @@ def test_records_with_parameters_of_their_own_are_added_up() -> None:
 DECAY = sid.System(lambda t, x, u, p: -p.a * x.z, states=("z",), params=("a",), observe=lambda t, x, dx, u, p: x.z)
 
 
+@pytest.mark.slow
 def test_a_process_without_noise_of_its_own_and_a_vector_of_outputs() -> None:
     """A periodic force moves by nothing but its first state; one output is missing now and then, and noise is correlated."""
     system = sid.System(
@@ -288,6 +291,7 @@ def test_what_linearises() -> None:
     assert not filter_view(None, beside).problem.linearises_processes
 
 
+@pytest.mark.slow
 def test_what_is_exact_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     built = model(LAG, PLAIN.record(0), substeps=8)
     for message, other in (("is exact for its processes", built), ("has no processes", tiny.model())):
@@ -299,6 +303,7 @@ def test_what_is_exact_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sid.log_evidence(idata).error < 0.05 and not sid.log_evidence(idata).doubt
 
 
+@pytest.mark.slow
 def test_noise_in_proportion_to_a_pushed_output_is_doubted() -> None:
     """The linearised likelihood of this record is off by four and more: the evidence says so, and so do the draws."""
     record = RELATIVE.record(3)
@@ -312,6 +317,7 @@ def test_noise_in_proportion_to_a_pushed_output_is_doubted() -> None:
     assert abs(found.value - exact) > 3 and abs(found.value - exact) < 2 * found.error
 
 
+@pytest.mark.slow
 def test_sample_ibis_doubts_it_too() -> None:
     built = model(LAG, RELATIVE.record(3), noise=relative, substeps=8)
     idata = sid.sample_ibis(200, model=built, chains=2, cores=1, random_seed=1, progressbar=False)
@@ -328,6 +334,7 @@ def test_a_mild_curvature_raises_no_alarm() -> None:
     assert abs(found.value - MILD.evidence(record.output_matrix[:, 0], 2000)) < 3 * found.error + 0.1
 
 
+@pytest.mark.slow
 def test_a_start_and_a_process_are_integrated_out_together() -> None:
     built = model(SQUARE, SQUARED.record(1), x0_std=0.3, substeps=8)
     with pytest.raises(ValueError, match="call check_processes, which integrates out both"):
@@ -364,6 +371,7 @@ def test_too_few_particles_raise_no_alarm(monkeypatch: pytest.MonkeyPatch) -> No
     assert not found.known and not found.biased and found.level == "look" and "is not known well" in found.verdict
 
 
+@pytest.mark.slow
 def test_what_cannot_be_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     built = model(CUBE, CUBED.record(2), scale=2.0, noise=0.3, substeps=4)
     monkeypatch.setattr(module, "STIFF", 0)

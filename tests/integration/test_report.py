@@ -113,6 +113,7 @@ def test_the_right_model_gets_no_complaint_but_of_what_was_not_excited(good) -> 
     assert re.search(r"<th[^>]*>position</th><td class=\"text\">output</td><td class=\"text\">m</td>.*?<td>20</td>", good)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_a_wrong_posterior_is_called_wrong(tmp_path, caplog) -> None:
     wrong = draws(k=25.0)
@@ -145,6 +146,7 @@ def test_several_models_are_compared(tmp_path) -> None:
     assert ">unit<" in text.partition('id="model-damped"')[0] and ">unit<" not in text.partition('id="model-damped"')[2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_a_report_calls_an_output_by_one_name_and_says_which_the_record_has(tmp_path) -> None:
     system = linear_oscillator(lambda t, x, dx, u, p: x.z)  # its output is called y
@@ -312,6 +314,7 @@ def test_a_wide_prior_of_the_noise_does_not_hide_the_integration_error(caplog) -
     assert chosen["free"] >= 2 * chosen["fixed"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 def test_a_linear_model_of_a_hardening_spring_is_not_called_fine(tmp_path) -> None:
     """Its estimated noise is as large as what it lacks, so that the error is "1.00 times the noise" whatever the fit."""
@@ -344,6 +347,7 @@ def test_a_linear_model_of_a_hardening_spring_is_not_called_fine(tmp_path) -> No
     assert right and right.group(1) == "good"
 
 
+@pytest.mark.slow
 def test_a_report_says_what_linearising_about_an_uncertain_start_costs(tmp_path) -> None:
     """A pendulum released from 2.5 rad, of whose start the filter knows little: seen whoever sampled."""
     pendulum = sid.System(
@@ -418,6 +422,7 @@ def errors(noise: str) -> np.ndarray:
     return white + colour
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unrendered")
 @pytest.mark.filterwarnings("ignore:substeps=2")
 @pytest.mark.parametrize("noise", ["coloured", "outliers"])

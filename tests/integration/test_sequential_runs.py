@@ -101,6 +101,7 @@ def test_what_came_before_a_new_start_is_no_part_of_the_result() -> None:
     np.testing.assert_array_equal(sid.log_evidence(tree).chains, [-5, -7])
 
 
+@pytest.mark.slow
 def test_a_run_whose_calibration_kills_its_particles_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evidence under every way of calibrating the early targets is that of the model."""
     from pm_sysid.sampling.smc import algorithm as sequential
@@ -120,6 +121,7 @@ def test_a_run_whose_calibration_kills_its_particles_starts_again(monkeypatch: p
         assert abs(runs[name].value - runs["whole"].value) < 4 * error < 4, (name, runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 2])
 def test_the_kernel_in_pymc_gives_the_same_run(chains: int) -> None:
     wrapped = sample(line(), chains=chains)
@@ -236,6 +238,7 @@ def start(folder: Path, checkpoint: str, result: str, slow: float, cores: int) -
     return subprocess.Popen(arguments, start_new_session=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path, cores: int) -> None:
     whole = sample(line(), 300, random_seed=9, store_stages=True)
@@ -327,6 +330,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_chains_are_the_same_on_any_executor_and_through_a_killed_worker(tmp_path: Path) -> None:
     """To the last digit, although this process compiles what the others load from the disk cache."""
     (tmp_path / "script.py").write_text(ELSEWHERE.format(tests=str(Path(__file__).parents[1])))

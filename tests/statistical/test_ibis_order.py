@@ -114,6 +114,7 @@ def by_kernel(model: pm.Model, draws: int = 400, **options: Any) -> Any:
     return pm.sample_smc(draws, model=model, **{**settings, "compute_convergence_checks": False, **options})
 
 
+@pytest.mark.slow
 def test_every_chain_of_the_kernel_looks_for_itself(tmp_path: Path) -> None:
     model, exact, *_ = levels(4, 8, plain=True)
     idata = by_kernel(model)
@@ -140,6 +141,7 @@ def test_a_mode_in_which_a_chain_of_the_kernel_does_not_stay_is_a_doubt(monkeypa
     assert "do not stay in a mode" in doubt and "+62" in doubt
 
 
+@pytest.mark.slow
 def test_chains_with_a_mode_that_was_missed_end_alike_on_any_number_of_cores_and_after_a_restart(tmp_path: Path) -> None:
     model, exact, *_ = levels(4, 8, plain=True)
     first = run(model, 2, 400, checkpoint=tmp_path)

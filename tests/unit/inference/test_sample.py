@@ -60,6 +60,7 @@ def test_sequential_sampling_where_there_are_several() -> None:
     assert sid.log_evidence(idata).doubt == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [False, True])
 def test_modes_that_hold_little_have_their_shares(moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Squares of three unknowns: each is negative with a probability of 3 %; also by draws that take the place of others."""
@@ -87,6 +88,7 @@ def test_nuts_by_order_says_that_there_is_another_mode() -> None:
     assert idata.attrs["trusted"] == 0 and "cannot be trusted" in idata.attrs["verdict"]
 
 
+@pytest.mark.slow
 def test_independent_proposals_by_order_doubt_the_evidence_where_there_is_another_mode() -> None:
     with pytest.warns(UserWarning, match="There are 2 modes, and the proposals stay around the best one"):
         idata = sid.sample(two_modes(), 300, method="independent", **QUIET)
@@ -144,6 +146,7 @@ def test_how_functions_are_compiled_says_nothing_against_draws() -> None:
     assert module._said(caught) == "the search has seen something"
 
 
+@pytest.mark.slow
 def test_an_interpolated_prior_is_no_reason_not_to_trust_the_draws() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -151,6 +154,7 @@ def test_an_interpolated_prior_is_no_reason_not_to_trust_the_draws() -> None:
     assert idata.attrs["trusted"] == 1, idata.attrs["verdict"]
 
 
+@pytest.mark.slow
 def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
@@ -195,6 +199,7 @@ def test_what_two_checks_say_of_the_steps_is_said_once(monkeypatch: pytest.Monke
     assert run._reasons(idata, "ibis") == ["Too few steps."]
 
 
+@pytest.mark.slow
 def test_a_parameter_that_was_measured_directly_counts_in_every_sampler() -> None:
     """Beside the mean of a hundred samples there is one number for the unknown itself: conjugate."""
     model = line()
@@ -209,6 +214,7 @@ def test_a_parameter_that_was_measured_directly_counts_in_every_sampler() -> Non
         assert 0.9 < draws.std() * precision**0.5 < 1.1
 
 
+@pytest.mark.slow
 def test_a_mode_without_the_curvature_of_a_maximum_gets_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     best, other = sid.find_mode(two_modes(), random_seed=1, progressbar=False).modes
     plain = np.exp(other.log_evidence - best.log_evidence)
@@ -247,6 +253,7 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
     assert run._linearised(idata, "nuts") == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_result_that_can_be_saved(tmp_path: Any) -> None:
     results = [sid.sample(line(), 600, tune=200, **QUIET | {"cores": cores}) for cores in (1, 2)]
     np.testing.assert_array_equal(*(r.posterior["mu"].values for r in results))
@@ -260,6 +267,7 @@ def decay() -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 def test_a_draw_that_is_higher_than_the_mode_is_where_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rate that is squared: its sign is unknown, and the prior prefers the one that the first search does not find."""
     with pm.Model() as model:
@@ -291,6 +299,7 @@ def test_independent_proposals_for_a_model_with_a_filter() -> None:
     assert abs(a.mean() - b.mean()) < 0.25 * b.std() and a.std() == pytest.approx(b.std(), rel=0.2)
 
 
+@pytest.mark.slow
 def test_nuts_where_independent_proposals_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GOOD_PROPOSALS", 2.0)
     model = decay()
@@ -302,6 +311,7 @@ def test_nuts_where_independent_proposals_do_not_fit(monkeypatch: pytest.MonkeyP
     assert alone.attrs["method"] == "independent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value"), [("proposal_ess", 0.2), ("pareto_k", 0.6)])
 def test_one_chain_whose_proposals_do_not_fit_is_enough_to_give_them_up(name: str, value: float) -> None:
     idata = sample_around_mode(np.zeros(1), 0.01 * np.eye(1), 500, model=decay(), chains=2, random_seed=1, progressbar=False)
@@ -375,6 +385,7 @@ def test_what_no_sampler_here_takes_is_refused_with_a_remedy_whatever_the_method
         sid.sample_ibis(50, model=flat, chains=1, progressbar=False)
 
 
+@pytest.mark.slow
 def test_a_record_without_measurements_is_no_evidence() -> None:
     decay = sid.System(lambda t, x, u, p: -p.a * x.z, states=("z",), params=("a",), observe=lambda t, x, dx, u, p: x.z)
     with pm.Model() as model:

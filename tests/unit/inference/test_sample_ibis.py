@@ -28,6 +28,7 @@ def outlier_at_the_start(noise: Any = None, **start: Any) -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 def test_an_outlier_in_the_first_sample_is_no_start_without_a_word() -> None:
     """The rate is twelve standard deviations off, and the log evidence thirty."""
     idata = sid.sample_ibis(300, model=outlier_at_the_start(), **QUIET)
@@ -37,6 +38,7 @@ def test_an_outlier_in_the_first_sample_is_no_start_without_a_word() -> None:
     assert found.error > 5
 
 
+@pytest.mark.slow
 def test_what_is_no_approximation_has_no_doubt() -> None:
     for model in (outlier_at_the_start(noise=lambda scale: scale), outlier_at_the_start(x0=1.0)):
         assert sid.log_evidence(sid.sample_ibis(300, model=model, **QUIET)).doubt == ""
@@ -79,6 +81,7 @@ def driven(samples: int, **start: Any) -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 def test_a_longer_record_may_bring_another_prior_of_its_start(caplog: pytest.LogCaptureFixture) -> None:
     """Evidences that were right were doubted: weights of stages under one prior were compared with the evidence of another."""
     whole, grid = driven(60), np.linspace(np.log(7) - 0.5, np.log(7) + 0.5, 801)
@@ -99,6 +102,7 @@ def test_a_longer_record_may_bring_another_prior_of_its_start(caplog: pytest.Log
     assert result.doubt == "" and abs(result.value - evidence) < 5 * result.error
 
 
+@pytest.mark.slow
 def test_a_start_that_is_given_is_the_same_with_a_longer_record(caplog: pytest.LogCaptureFixture) -> None:
     start = {"x0": {"z": 0.2, "v": 0.0}}
     begun = sid.sample_ibis(200, model=driven(30, **start), **QUIET)

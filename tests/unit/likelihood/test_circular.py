@@ -119,6 +119,7 @@ def test_the_distance_to_a_peak_is_that_of_the_nearest_copy() -> None:
     np.testing.assert_allclose(peak.distance(np.array([[3.1 + 3 * TURN, 1.0], [3.6 - TURN, 0.0]])), [1.0, 1.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("true", [1.0, 3.1])
 def test_the_evidence_of_an_angle_is_that_of_one_turn(true: float) -> None:
     model = phases(true)

@@ -259,6 +259,7 @@ def test_a_model_without_filters_has_none_to_set() -> None:
     assert sid.substeps_attrs(model) == {}
 
 
+@pytest.mark.slow
 def test_steps_that_follow_another_solution_are_replaced_where_the_posterior_is() -> None:
     """Between 0.2 and 1 the front moves by four units of time, to where the steps are long: the filter says nothing there."""
     model, logp = front(0.2)
@@ -291,6 +292,7 @@ def test_steps_that_follow_one_point_and_fail_at_the_next_are_said() -> None:
     assert not choice.settled and choice.error > 1
 
 
+@pytest.mark.slow
 def test_walls_around_points_drawn_between_them_are_said() -> None:
     """The same front: draws of what the likelihood is on steps that follow one of them lie within a thousandth."""
     model, logp = front(0.2)
@@ -302,6 +304,7 @@ def test_walls_around_points_drawn_between_them_are_said() -> None:
         assert not sid.settle_substeps(points, model=model)["y"].settled
 
 
+@pytest.mark.slow
 def test_a_search_looks_where_the_steps_of_other_solutions_lead_and_says_that_they_lead_no_further() -> None:
     model, _ = front(0.8)
     with pytest.warns(UserWarning, match="stopped at a point that is no clear maximum"):
@@ -309,6 +312,7 @@ def test_a_search_looks_where_the_steps_of_other_solutions_lead_and_says_that_th
     assert abs(float(mode.initvals["v"]) - 1.0) < 0.03 and mode.logp > 70 and not mode.converged
 
 
+@pytest.mark.slow
 def test_modes_that_are_as_good_with_steps_of_their_own_stay() -> None:
     """A stiff system in which the sign of the parameter is unknown."""
     system = sid.System(

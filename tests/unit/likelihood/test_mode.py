@@ -53,6 +53,7 @@ def test_the_mode_with_most_of_the_posterior_is_found_from_the_wrong_basin(caplo
     assert said in mode.message and said in caplog.text
 
 
+@pytest.mark.slow
 def test_nuts_from_one_of_several_modes_is_said_to_stay_in_it():
     with two_peaks():
         both = sid.find_mode(random_seed=1, progressbar=False)
@@ -140,6 +141,7 @@ def test_an_edge_is_no_maximum_and_is_named():
     assert not mode.converged and np.isnan(mode.log_evidence)
 
 
+@pytest.mark.slow
 def test_a_maximum_at_infinity_names_the_coordinate():
     """An infinitely steep density towards zero noise: one sample, its own mean."""
     with pm.Model() as model:

@@ -67,6 +67,7 @@ def test_a_dynamic_diffusion_cannot_be_raised():
     assert loose_filters(decay("dynamic")) == []
 
 
+@pytest.mark.slow
 def test_a_filter_with_several_modes_is_tempered():
     """The sign of a rate that enters by its square: two modes, found with every kind of search."""
     system = sid.System(

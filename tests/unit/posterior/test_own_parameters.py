@@ -74,6 +74,7 @@ def exact_loo() -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centred", [True, False])
 def test_own_parameters_are_integrated_out(centred: bool) -> None:
     """For each draw the density of the record given the mean of the population; with it, leave-one-out is right."""

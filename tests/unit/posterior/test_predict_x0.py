@@ -167,6 +167,7 @@ def test_noise_that_the_new_record_speaks_against_is_taken_from_it(fitted: tuple
     assert 5 < widths[1] / widths[0] < 20 and 5 < widths[2] / widths[1] < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["coloured", "latent"])
 def test_starts_allow_for_processes(kind: str) -> None:
     """Ten records: the starts taken for exact, or the noise for white, held less than half."""

@@ -112,6 +112,7 @@ def test_false_alarms_are_as_rare_as_the_level_says() -> None:
     assert 3 <= alarms <= 31
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws, most", [(3, 1.0), (10, 0.98), (99, 0.98), (1000, 0.98)])
 def test_the_resolution_is_what_is_found_nine_times_in_ten(draws: int, most: float) -> None:
     """With few ranked draws, wrong widths are found later: it was the same whatever their number."""

@@ -21,6 +21,7 @@ def bimodal(samples: int = 50) -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 def test_two_modes_have_the_shares_of_quadrature() -> None:
     model = bimodal()
     grid = np.linspace(-3, 3, 6001)

@@ -181,6 +181,7 @@ def test_proposals_are_independent_cauchy_steps() -> None:
     assert stats.spearmanr(np.abs(increments[:, 0]), np.abs(increments[:, 1])).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_proposals_adapt_to_the_shape_and_are_then_fixed() -> None:
     """A ridge a thousand times longer than wide, along no axis: independent proposals accept 25 of 10,000 or do not move."""
     angle = 0.6
@@ -203,6 +204,7 @@ def test_proposals_adapt_to_the_shape_and_are_then_fixed() -> None:
     np.testing.assert_allclose(draws.std(axis=0), [10.0, 0.01], rtol=0.2)
 
 
+@pytest.mark.slow
 def test_a_chain_that_has_not_mixed_says_so_at_its_end() -> None:
     """By the log of PyMC, once for each chain; a chain that has mixed says nothing."""
     for step, said in ((paper(widths=1e-4), True), (annealing(widths=0.05), False)):
@@ -272,6 +274,7 @@ def direction(angle: float, noise: float) -> pm.Model:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [{"widths": 0.1}, {"widths": 0.3, "adapt": False}], ids=["adapted", "paper"])
 @pytest.mark.parametrize("angle, noise", [(0.5, 0.3), (3.1, 0.3), (3.1, 1.5)])
 def test_angles_are_in_one_turn_and_raise_no_alarm(angle: float, noise: float, form: Any) -> None:
@@ -290,6 +293,7 @@ def test_angles_are_in_one_turn_and_raise_no_alarm(angle: float, noise: float, f
     assert np.ptp(draws[500:]) <= 2 * np.pi + 1e-9
 
 
+@pytest.mark.slow
 def test_the_order_of_the_variables_does_not_matter() -> None:
     """Proposals from all over the posterior had the order of the model, and draws that of the list: chains were doubted."""
     runs = []
@@ -299,6 +303,7 @@ def test_the_order_of_the_variables_does_not_matter() -> None:
         np.testing.assert_array_equal(runs[0][1][name].astype(float), runs[1][1][name].astype(float))
 
 
+@pytest.mark.slow
 def test_short_chains_and_parts_of_a_model_have_no_such_proposals() -> None:
     step = annealing(sign_unknown(), widths=0.05)
     for tune, draws in ((199, 300), (0, 3000)):
@@ -311,6 +316,7 @@ def test_short_chains_and_parts_of_a_model_have_no_such_proposals() -> None:
     assert found["warning"][-1] is None or "too few draws" not in found["warning"][-1].message
 
 
+@pytest.mark.slow
 def test_runs_of_some_hundred_draws_come_to_both_modes() -> None:
     """Chains of less than 2000 draws lost a mode without a word."""
     step, shares = annealing(sign_unknown(), widths=0.05), []
@@ -321,6 +327,7 @@ def test_runs_of_some_hundred_draws_come_to_both_modes() -> None:
     assert np.all(np.abs(np.array(shares) - 1 / (1 + np.exp(-0.8))) < 0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [{}, {"adapt": False}])
 @pytest.mark.parametrize("until", [850, 1500, 2199, 2200])
 def test_a_chain_that_was_cut_off_keeps_its_proposals(tmp_path: Any, monkeypatch: Any, until: int, form: Any) -> None:

@@ -156,6 +156,7 @@ def test_a_point_on_a_ridge_that_is_zero_in_natural_units_is_left_out() -> None:
     assert with_ridges(first, units, Ridges(along.points[1:], along.covariances[1:])) is first
 
 
+@pytest.mark.slow
 def test_chains_have_random_numbers_of_their_own_and_a_seed_repeats_them() -> None:
     runs = [
         sample_around_mode(MEAN, COVARIANCE, 200, model=line(), chains=2, random_seed=seed, progressbar=False).posterior["a"]
@@ -226,6 +227,7 @@ def test_natural_units_are_a_change_of_variables() -> None:
     assert np.all(np.isneginf(units.log_prior(z))) and np.all(np.isneginf(log_posterior(units, z)))
 
 
+@pytest.mark.slow
 def test_unknowns_that_may_be_zero_are_drawn_in_natural_units() -> None:
     """The posterior ends at two edges, exact by quadrature; its logarithms have long curved tails."""
     with pm.Model() as model:
@@ -273,6 +275,7 @@ def spike_and_tail(x: np.ndarray) -> np.ndarray:
     return np.asarray(logsumexp(parts, axis=0) + norm.logpdf(x[:, 1], x[:, 0]))
 
 
+@pytest.mark.slow
 def test_draws_walk_where_proposals_do_not_fit() -> None:
     """A thin crescent, of which few draws of a mixture count, against quadrature."""
     width = 0.01
@@ -294,6 +297,7 @@ def test_draws_walk_where_proposals_do_not_fit() -> None:
         assert abs(float(draws.mean()) - mean) < 0.1 * sd and float(draws.std()) == pytest.approx(sd, rel=0.1)
 
 
+@pytest.mark.slow
 def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first draws seemed to fit; a chain of the last stage that neither fits nor walks would be given up."""
     cloud = around_mode._cloud
@@ -361,6 +365,7 @@ def test_proposals_that_fit_a_part_of_the_posterior_go_on() -> None:
     assert np.sqrt(np.mean(np.square(z))) < 2.5
 
 
+@pytest.mark.slow
 def test_draws_that_still_spread_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(around_mode, "ENOUGH", 2.0)  # nothing fits
     monkeypatch.setattr(around_mode.Cloud, "covers", False)
@@ -380,6 +385,7 @@ def test_a_drift_is_a_change_of_mean_or_width_and_not_chance() -> None:
     assert drift(before, thin) > 4
 
 
+@pytest.mark.slow
 def test_walking_finds_a_tail_that_draws_lack_and_nothing_where_they_are_right() -> None:
     target: Any = Known(spike_and_tail)
     for seed in range(20):
