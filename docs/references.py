@@ -127,6 +127,10 @@ REFERENCES = (
         "Journal of the American Statistical Association 72(358), 320-338", "10.1080/01621459.1977.10480998",
     ),
     Reference(
+        "Haugh", 1976, "Checking the independence of two covariance-stationary time series",
+        "Journal of the American Statistical Association 71(354), 378-385", "10.1080/01621459.1976.10480353",
+    ),
+    Reference(
         "Hu, Li and Peng", 2012, "A comparative study of equivalent circuit models for Li-ion batteries",
         "Journal of Power Sources 198, 359-367", "10.1016/j.jpowsour.2011.10.013",
     ),

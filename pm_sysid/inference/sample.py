@@ -47,6 +47,8 @@ POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 AGAIN = 2
 #: So few searches say nothing about others.
 LONELY = 3
+#: Draws that modes without any should have had: with fewer it may be chance.
+EXPECTED = 5.0
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
 ACCEPTANCE, CAREFUL = 0.8, 0.97
 #: Where PyTensor's files are, which warn of functions that run slowly ("Numba will use object mode ...").
@@ -339,8 +341,12 @@ class _Run:
         shares = self.mode.shares[known]
         found = weighed(idata, Target(self.model), self.random_seed, KnownModes(points, covariances, shares))
         if found.empty:
-            least = 100 * float(np.sum(shares[list(found.empty)]))
-            self.lost = f"No draw is near modes that hold about {least:.2g} % of the posterior (Laplace's approximation)."
+            least = float(np.sum(shares[list(found.empty)]))
+            lost = f"No draw is near modes that hold about {100 * least:.2g} % of the posterior (Laplace's approximation)"
+            if least * self.draws * self.chains > EXPECTED:
+                self.lost = f"{lost}."
+            else:
+                self.say(f"{lost}: chance, with {self.draws * self.chains} draws")
         for line in found.said:
             self.say(line)
         return idata
@@ -410,7 +416,11 @@ class _Run:
         if searches <= LONELY or led > FEW_AGREE * searches:
             return ""
         remedy = "Give narrower priors, a shorter record first, or more searches (find_mode(starts=..., prior_draws=...))."
-        if led <= 1:
+        if led == 0:
+            return (
+                f"None of {searches} searches led to the best mode, which a draw has found: there may be a better one. {remedy}"
+            )
+        if led == 1:
             return f"Only {led} of {searches} searches led to the best mode: there may be a better one. {remedy}"
         for name in filter_names(self.model):
             if output := coloured_output(idata, name, self.model):

@@ -8,8 +8,8 @@ import numpy as np
 import scipy
 
 from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, allowing_for, coloured, runs_freely
-from pm_sysid.pem.far_errors import too_small
-from pm_sysid.pem.left_over import LeftOver, efficient, left_over
+from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
+from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
 from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
 from pm_sysid.pem.optima import Found
 from pm_sysid.pem.setup import Setup, Unknowns
@@ -17,6 +17,7 @@ from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, Samples, evened, in_common, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
+from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
@@ -24,6 +25,8 @@ NEGLIGIBLE = 1e-3
 TAKEN = 0.5
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
 FEW_LEFT = 10
+#: Why standard errors may be too small where an input answers to innovations.
+FED_BACK = "an input is correlated with the innovations"
 #: Status of a guess outside its bounds, and of an impossible one.
 INFEASIBLE, IMPOSSIBLE = -1, -2
 
@@ -71,6 +74,7 @@ class Conclusion:
                 "noise, R=...."
             )
         if rest and self.success and not self.untold:
+            self._of_near_errors()
             self._of_far_errors()
 
     @property
@@ -137,6 +141,7 @@ class Conclusion:
         if p < UNEVEN or shared:
             self.covariance[inside] = sandwich(target, each, free, uneven=p < UNEVEN)
         colour = coloured(target, evened(target, own, free) if p < UNEVEN else own, free)
+        records, follows = target.filter.records, None if rest.noiseless else self._following(own)
         if (colour or rest.coloured) and not rest.noiseless:
             seen = colour.words if colour else f"The innovations are not white (p = {rest.p:.1g}; see resid())"
             means = MISLED
@@ -144,19 +149,30 @@ class Conclusion:
                 allowing = allowing_for(target, each, free, self.covariance[inside])
                 self.covariance[inside] = allowing.covariance
                 means = DOUBTFUL.format(allowing.doubt) if allowing.doubt else ALLOWED
-            self._words.append(f"{seen}: {means}")
+                means = DOUBTFUL.format(FED_BACK) if follows and follows.lag <= 0 else means
+            self._words += [f"{seen}: {means}", at_a_limit(records)]
         elif p < UNEVEN and not rest.noiseless:
             self._words.append(
                 f"The noise is not of one size: it varies with the output, in time or between records (p = {p:.1g}; see "
                 "resid()). The standard errors allow for that; a likelihood with such noise (ODEFilter) would learn more from "
                 "the quiet samples."
             )
+        self._words += [follows.words(coloured=bool(colour or rest.coloured)) if follows else "", held(records)]
         if shared:
             self._words.append(
                 f"The innovations of {shared.first} and {shared.second} at one time are correlated "
                 f"({shared.correlation:.2g}), and the likelihood takes them for independent. The standard errors allow for "
                 "that."
             )
+
+    def _following(self, own: Samples) -> Following | None:
+        """Whether innovations follow an input, or an input them, in the record where this is plainest."""
+        errors, records = np.full(self.target.measured.shape, np.nan), self.target.filter.records
+        errors[self.target.measured] = own.standardised
+        of_records = zip(records, np.split(errors, np.cumsum([len(r) for r in records])[:-1]), strict=True)
+        found = [following(e, record) for record, rows in of_records for e in rows.T if record.inputs]
+        first = min((f for f in found if f), key=lambda f: f.p, default=None)
+        return first if first and first.p * len(found) < FOLLOWS else None
 
     @cached_property
     def _samples(self) -> Samples:
@@ -216,6 +232,16 @@ class Conclusion:
             self._fails(
                 f"The prediction errors change with {stepped} in jumps alone (a threshold of a switch), which no derivative "
                 "shows: make the switch smooth (such as a steep tanh), or fit with several fixed values."
+            )
+
+    def _of_near_errors(self) -> None:
+        """Whether the fit worsens one standard error away as much as it should."""
+        unknowns, free = self.unknowns, ~(self.held | self.unseen)
+        ripple = roughness(self.target, self.x, self.evaluation, free, unknowns.lower, unknowns.upper)
+        if ripple > ROUGH:
+            self._fails(
+                f"One standard error away, the fit worsens {ripple:.2g} times as much as the standard errors say: they do not "
+                f"hold, and other optima as good as this one may be near, since neighbouring solutions part. {SHORTER}"
             )
 
     def _of_far_errors(self) -> None:

@@ -20,6 +20,7 @@ from pm_sysid.pem.settings import InitialState, Optimiser
 from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up, with_steps
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.step_error import MOST, step_error
+from pm_sysid.pem.unseen import sizes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.options import Solver
@@ -178,11 +179,10 @@ def _fit(
     setup: Setup, objective: ObjectiveName, p_guess: Any, optimiser: Optimiser, others: list[Any], number: int, random_seed: Any
 ) -> PEMResult:
     """Search until the step is fine enough at the optimum, and without initial states that the record cannot tell."""
-    held: list[str] = []
-    known = np.empty((0, setup.unknowns.x.size))
-    spent, multiplied = (0, 0), 1
+    whole, searched = setup.unknowns, np.arange(setup.unknowns.x.size)
+    known = np.empty((0, whole.x.size))
+    spent, multiplied, released = (0, 0), 1, False
     while True:
-        unknowns = setup.unknowns
         target = _objective(setup, objective)
         found = _search(setup, target, optimiser, others, number, np.random.default_rng(random_seed), known)
         # The step was judged at the guess. An optimum, or one that is nearly as good, may be there by its coarseness alone: it
@@ -195,19 +195,48 @@ def _fit(
         found = found._replace(nfev=found.nfev + spent[0], njev=found.njev + spent[1])
         result, untold = _result(setup, target, found, p_guess, optimiser.method)
         spent = found.nfev, found.njev
-        if not untold:
-            closer, words = _closer(setup, target, result) if found.solution.rates is None else (None, "")
-            if closer is not None and multiplied < MOST:
-                multiplied *= closer.filter.substeps // setup.filter.substeps
-                setup, known = closer, found.solution.x[None]
-                continue
-            result.message = " ".join([result.message, *held, words]).strip()
-            return result
-        known = np.delete(known, untold, axis=1)
-        # An initial state that nobody asked for, and that the record says nothing about, is not searched for.
-        named = ", ".join(f"{unknowns.layout.names[i]} (taken as {unknowns.x[i]:.4g})" for i in untold)
-        held.append(f"The record says nothing about the initial state {named}.")
-        setup = setup._replace(unknowns=unknowns.holding(untold))
+        if untold:
+            # An initial state that nobody asked for, and that the record says nothing about, is not searched for.
+            known, searched = np.delete(known, untold, axis=1), np.delete(searched, untold)
+            setup = setup._replace(unknowns=whole.holding(_rest(whole, searched)))
+            continue
+        if not released and (told := _told(setup, objective, whole, searched, found.solution.x)):
+            # It may have been nothing where the first search ended, from a guess that explodes or stands still.
+            known, released = whole.x.copy()[None], True
+            known[0, searched] = found.solution.x
+            searched = np.union1d(searched, told)
+            known = known[:, searched]
+            setup = setup._replace(unknowns=whole.holding(_rest(whole, searched)))
+            continue
+        closer, words = _closer(setup, target, result) if found.solution.rates is None else (None, "")
+        if closer is not None and multiplied < MOST:
+            multiplied *= closer.filter.substeps // setup.filter.substeps
+            setup, known = closer, found.solution.x[None]
+            continue
+        named = ", ".join(f"{whole.layout.names[i]} (taken as {whole.x[i]:.4g})" for i in _rest(whole, searched))
+        nothing = f"The record says nothing about the initial state {named}." if named else ""
+        result.message = " ".join(filter(None, [result.message, nothing, words]))
+        return result
+
+
+def _rest(unknowns: Unknowns, searched: np.ndarray) -> list[int]:
+    """Places of unknowns that are not searched for."""
+    return np.setdiff1d(np.arange(unknowns.x.size), searched).tolist()
+
+
+def _told(setup: Setup, objective: ObjectiveName, whole: Unknowns, searched: np.ndarray, found: np.ndarray) -> list[int]:
+    """Initial states that were left out, and that the record tells where the search without them has ended, by their places."""
+    rest = _rest(whole, searched)
+    if not rest:
+        return []
+    x, target = whole.x.copy(), _objective(setup._replace(unknowns=whole), objective)
+    x[searched] = found
+    evaluation = target.evaluate(x)
+    if not evaluation.finite:
+        return []
+    weight = evaluation.information * np.outer(sizes(x), sizes(x))
+    unseen = unseen_unknowns(target, evaluation, weight, (x > whole.lower) & (x < whole.upper) & ~whole.layout.positive)
+    return [i for i in rest if not unseen[i]]
 
 
 def _objective(setup: Setup, objective: ObjectiveName) -> Objective:

@@ -123,8 +123,8 @@ class SeveralStarts:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
                 self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]), drawn=True)
-            if self.places and self.unsure():
-                self.follow(self.starts.far(more))
+            if self.places and self.unsure(1.0):
+                self.follow(self.starts.far(more if self.unsure() else first))
             if self.places:
                 self.change_signs()
                 self.exchange()

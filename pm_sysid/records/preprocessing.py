@@ -182,13 +182,19 @@ def _polyphase(record: TimeSeries, fs: float) -> TimeSeries:
     # Odd reflections go on with value and slope; their length is a whole number of new samples.
     ends = min(down * math.ceil(half / up / down), (len(record) - 1) // down * down)
 
+    old, new = np.arange(len(record)) / record.fs, np.arange(count) / fs
+
     def filtered(name: str, values: FloatArray) -> FloatArray:
+        # The filter has a gain of its own between two samples, which an offset or a drift would show whatever the signal is.
+        line = np.polynomial.Polynomial.fit(old, values, 1)
+        values = values - line(old)
         before, after = 2 * values[0] - values[ends:0:-1], 2 * values[-1] - values[-2 : -ends - 2 : -1]
         extended = np.concatenate([before, values, after])
         start = ends * up // down
-        return np.asarray(scipy.signal.resample_poly(extended, up, down, window=taps, padtype="line"))[start : start + count]
+        found = scipy.signal.resample_poly(extended, up, down, window=taps, padtype="line")[start : start + count]
+        return np.asarray(found + line(new))
 
-    return record.replace(t=record.t[0] + np.arange(count) / fs, **_each_channel(record, filtered))
+    return record.replace(t=record.t[0] + new, **_each_channel(record, filtered))
 
 
 def _periodic(record: TimeSeries, fs: float) -> TimeSeries:

@@ -386,3 +386,42 @@ def test_signs_that_change_together(cubic: float) -> None:
         assert result.success and ("The fit is the same with the other sign of g, a, h." in result.message) == (cubic == 0.0)
         found = result.x if cubic else np.abs(result.x)
         assert np.all(np.abs(found - truth) < 4.5 * result.x_stderr)
+
+
+DEAD_ZONE = sid.System(
+    lambda t, x, u, p: (
+        x.v, 5 * u.F - p.c * x.v - p.k * pt.switch(pt.abs(x.z) > p.d, x.z - p.d * pt.sign(x.z), 0.0)
+    ),
+    states=("z", "v"), inputs=("F",), params=("k", "d", "c"), observe=lambda t, x, dx, u, p: x.z,
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_ripple_in_the_errors_of_a_dead_zone_is_doubted() -> None:
+    """Its standard errors were of the ripple: up to 11 of them away from the truth, which fits as well."""
+    truth, wrong, sure = np.array([100.0, 0.1, 1.0]), 0, []
+    for seed in range(20):
+        rng, t = np.random.default_rng(seed), 0.05 * np.arange(300)
+        drive = sid.TimeSeries(t, np.repeat(rng.standard_normal(50), 6), None, inputs="F", intersample="zoh")
+        clean = sid.simulate(DEAD_ZONE, drive, dict(zip("kdc", truth, strict=True)), x0=0.0, substeps=512)["y"].to_numpy()
+        result = sid.fit_pem(
+            DEAD_ZONE, drive.replace(y=clean + 0.01 * rng.standard_normal(300)), {"k": 60, "d": 0.05, "c": 0.5}
+        )
+        z = (result.x[:3] - truth) / result.x_stderr[:3]
+        sure += [z] if result.success else []
+        wrong += bool(result.success and np.abs(z).max() > 4)
+    assert not wrong and len(sure) >= 10
+    assert np.all(np.sqrt(np.mean(np.square(sure), axis=0)) < 1.4)
+
+
+def test_a_start_that_the_guess_hides_is_searched_for_where_the_search_ends() -> None:
+    """From a guess whose free run explodes, the record says nothing of the start; at the optimum it tells it."""
+    for seed in (2, 13):
+        rng, t = np.random.default_rng(seed), 0.1 * np.arange(250)
+        drive = sid.TimeSeries(t, np.repeat(rng.standard_normal(50), 5), None, inputs="F", intersample="zoh")
+        clean = sid.simulate(OSCILLATOR, drive, {"c": 0.1, "k": 4.0}, x0=[0.3, -0.5], substeps=8)["y"].to_numpy()
+        data = drive.replace(y=clean + 0.05 * rng.standard_normal(250))
+        result = sid.fit_pem(OSCILLATOR, data, {"c": -2.0, "k": 4.0})
+        assert result.success and "says nothing" not in result.message and len(result.x) == 4
+        z = (result.x - [0.1, 4.0, 0.3, -0.5]) / result.x_stderr
+        assert np.abs(z).max() < 4

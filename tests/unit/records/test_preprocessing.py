@@ -91,6 +91,15 @@ def test_slow_tones_pass(fs: float) -> None:
     assert (result.intersample, result.inputs, result.outputs) == ("bl", ("F",), ("z", "v"))
 
 
+@pytest.mark.parametrize("fs", [48.0, 150.0, 1000 / 3, 400.0, 2000.0])
+def test_an_offset_and_a_drift_change_nothing(fs: float) -> None:
+    """The air pressure under a tone of half a pascal, and a drift: the filter's gain between two samples once showed."""
+    t = np.arange(5000) / 1000
+    tone = 0.5 * np.sin(2 * np.pi * 7 * t)
+    plain, above = (resample(TimeSeries(t, None, y), fs) for y in (tone, 101325.0 + 300.0 * t + tone))
+    np.testing.assert_allclose(above.y - 101325.0 - 300.0 * above.t, plain.y, atol=1e-9)
+
+
 def test_fast_tones_are_filtered_not_folded() -> None:
     """51 and 90 Hz would come back as 49 and 10 Hz at a rate of 100 Hz; 40 Hz pass."""
     for frequency in (51.0, 90.0):

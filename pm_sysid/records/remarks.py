@@ -1,0 +1,132 @@
+"""What a record shows against how it is used: inputs that are held, outputs at a limit, innovations that inputs follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from pm_sysid.records.residual_tests import correlation
+from pm_sysid.records.timeseries import TimeSeries
+
+#: Of an input that is held: fewest samples that say anything, least share of steps without a change, and of changes that are
+#: followed by none.
+FEWEST, STILL, ALONE = 20, 0.5, 0.9
+#: Fewest changes that make a pattern.
+CHANGES = 4
+#: Samples at the largest or the smallest value: fewest, least share, and the share of them that any value between may have.
+AT_LIMIT, SHARE_AT_LIMIT, BETWEEN = 5, 0.02, 0.2
+#: Lags over which innovations and inputs are compared, the order of what whitens them, and the chance of following each other.
+LAGS, ORDER, FOLLOWS = 25, 5, 1e-3
+
+
+def held(records: Sequence[TimeSeries]) -> str:
+    """Which inputs keep their values over runs of samples, though the record says that they vary between samples; in words.
+
+    Examples
+    --------
+    >>> t = np.arange(60.0)
+    >>> u = np.repeat(np.random.default_rng(0).normal(size=12), 5)
+    >>> held([TimeSeries(t, u, inputs="F")])[:52]
+    'F keeps its value over runs of samples, as an input '
+    >>> held([TimeSeries(t, u, inputs="F", intersample="zoh"), TimeSeries(t, np.sin(t), inputs="F")])
+    ''
+    """
+    found = dict[str, str]()
+    for record in records:
+        if record.intersample == "zoh" or len(record) < FEWEST:
+            continue
+        for name, u in zip(record.inputs, record.input_matrix.T, strict=True):
+            changes = np.diff(u) != 0
+            if changes.sum() >= CHANGES and np.mean(changes) <= 1 - STILL:
+                followed = changes[1:][changes[:-1]]
+                if np.mean(~followed) >= ALONE:
+                    found.setdefault(name, record.intersample)
+    if not found:
+        return ""
+    names, how = " and ".join(found), next(iter(found.values()))
+    return (
+        f"{names} keeps its value over runs of samples, as an input that is held does (intersample='zoh'); the record says "
+        f"intersample={how!r}, which moves it before it changes."
+    )
+
+
+def at_a_limit(records: Sequence[TimeSeries]) -> str:
+    """Outputs of which many samples are exactly the largest or the smallest value, as those of a sensor at its limit; in words.
+
+    Examples
+    --------
+    >>> t = np.linspace(0, 20, 200)
+    >>> y = np.sin(t) + 0.01 * np.random.default_rng(0).normal(size=200)
+    >>> at_a_limit([TimeSeries(t, y=np.minimum(y, 0.8))])[:52]
+    '41 samples of y are exactly its largest value, 0.8: '
+    >>> at_a_limit([TimeSeries(t, y=y)]), at_a_limit([TimeSeries(t, y=y.round(1))])
+    ('', '')
+    """
+    said = []
+    for name, values in zip(records[0].outputs, np.concatenate([r.output_matrix for r in records]).T, strict=True):
+        levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
+        if counts.sum() < FEWEST or len(levels) < 4:
+            continue
+        between = counts[1:-1].max()
+        for count, level, which in ((counts[-1], levels[-1], "largest"), (counts[0], levels[0], "smallest")):
+            if count >= max(AT_LIMIT, SHARE_AT_LIMIT * counts.sum(), between / BETWEEN):
+                said.append(f"{count} samples of {name} are exactly its {which} value, {level:.6g}")
+    if not said:
+        return ""
+    return f"{'; '.join(said)}: where a sensor ends there, mark them as missing (NaN), or use ODEFilter(limits=...)."
+
+
+class Following(NamedTuple):
+    """The strongest correlation of innovations with an input, by how many samples this is earlier (``lag``), and its chance."""
+
+    input: str
+    lag: int
+    p: float
+
+    def words(self, *, coloured: bool) -> str:
+        """What it means for a free run whose innovations are correlated in time, or are not."""
+        misses = "the model misses a part of its effect"
+        answers = "it answers to the output (feedback)"
+        if self.lag > 0:
+            return f"The innovations follow {self.input} (p = {self.p:.1g}): {misses}."
+        seen = f"The innovations are correlated with {'later ' if self.lag else ''}{self.input} (p = {self.p:.1g})"
+        why = answers if self.lag else f"{misses}, or {answers}"
+        if not coloured:  # white noise that is fed back leaves a free run right
+            return f"{seen}: {why}."
+        return (
+            f"{seen}: {why}. Fed back, noise that is correlated in time makes a free run biased, and standard errors do not "
+            "hold: predict with the measured output, predictor=ExtendedKalman(Q=..., R=...)."
+        )
+
+
+def following(errors: NDArray[np.float64], record: TimeSeries) -> Following | None:
+    """Whether innovations (T,) of an output, NaN where missing, are correlated with an input before, at or after them.
+
+    Notes
+    -----
+    Source: Haugh (1976), Journal of the American Statistical Association 71, 378-385. An autoregression whitens the
+    innovations, and is applied to the inputs as well: coloured innovations and slow inputs are correlated by chance.
+    """
+    n = int(np.isfinite(errors).sum())
+    lags = min(LAGS, n // 4)
+    if lags <= ORDER or not np.nanstd(errors) > 0:
+        return None
+    own = np.concatenate([[1.0], correlation(errors, errors, range(1, ORDER + 1))[0]])
+    own *= 1.0 - np.arange(ORDER + 1) / n  # positive definite
+    whitener = np.concatenate([[1.0], -scipy.linalg.solve_toeplitz(own[:-1], own[1:])])
+    white, found = np.convolve(errors, whitener, "valid"), []
+    for name, u in zip(record.inputs, record.input_matrix.T, strict=True):
+        moved = np.convolve(u, whitener, "valid")
+        if not np.ptp(moved) > 1e-9 * np.abs(u).max() or np.isfinite(white).sum() <= lags:
+            continue
+        r, pairs = correlation(white, moved, range(-lags, lags + 1))
+        z = np.abs(r) * np.sqrt(pairs)
+        best = int(np.argmax(z))
+        chance = float(2 * scipy.stats.norm.sf(z[best]))
+        found.append(Following(name, best - lags, min(1.0, chance * len(r) * len(record.inputs))))
+    first = min(found, key=lambda f: f.p, default=None)
+    return first if first is not None and first.p < FOLLOWS else None
