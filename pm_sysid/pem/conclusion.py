@@ -235,12 +235,12 @@ class Conclusion:
             )
 
     def _of_near_errors(self) -> None:
-        """Whether the fit worsens one standard error away as much as it should."""
-        unknowns, free = self.unknowns, ~(self.held | self.unseen)
-        ripple = roughness(self.target, self.x, self.evaluation, free, unknowns.lower, unknowns.upper)
+        """Whether the fit worsens two standard errors away as much as it should."""
+        unknowns = self.unknowns
+        ripple = roughness(self.target, self.x, self.evaluation, self.covariance, unknowns.lower, unknowns.upper)
         if ripple > ROUGH:
             self._fails(
-                f"One standard error away, the fit worsens {ripple:.2g} times as much as the standard errors say: they do not "
+                f"Two standard errors away, the fit worsens {ripple:.2g} times as much as the standard errors say: they do not "
                 f"hold, and other optima as good as this one may be near, since neighbouring solutions part. {SHORTER}"
             )
 

@@ -12,8 +12,9 @@ FAR = 4.0
 #: Where less than this share of what the parabola loses in log-likelihood is lost there, the error is too small: 4 standard
 #: errors are then as far as 2.5 should be.
 SHALLOW = 0.4
-#: One standard error away a fit is rough that worsens, in the middle of all directions, so many times as much as the parabola.
-ROUGH = 2.0
+#: So many standard errors away a fit is rough that worsens, in the middle of all directions, so many times as much as the
+#: parabola; nearer, single jumps of equations that switch count.
+NEAR, ROUGH = 2.0, 3.0
 #: Along the parabola's valley, shares between these are those of a parabola, and nothing more is looked at.
 PARABOLA = (0.6, 1.6)
 #: Steps of the other unknowns towards the bottom of the valley, and from how many places at most: those least like a parabola.
@@ -23,33 +24,35 @@ SEEN = 1e-10
 
 
 def roughness(
-    objective: Objective, x: np.ndarray, evaluation: Evaluation, free: np.ndarray, lower: np.ndarray, upper: np.ndarray
+    objective: Objective, x: np.ndarray, evaluation: Evaluation, covariance: np.ndarray, lower: np.ndarray, upper: np.ndarray
 ) -> float:
-    """How much a fit worsens one standard error away, beside the parabola: one if standard errors are of its shape.
+    """How much a fit worsens two standard errors away, beside the parabola: one if standard errors are of its shape.
 
-    The median over both sides of all principal axes of the unknowns marked ``free``, for white noise, without those beyond a
-    bound. Where neighbouring solutions part, as those of chaos do, the parabola is that of a ripple, and others are as good.
+    The median over both sides of all principal axes of a ``covariance`` (k, k), without those beyond a bound, of unknowns that
+    are finite there and no noise. Where neighbouring solutions part, as those of chaos do, the parabola is that of a ripple,
+    and others are as good.
     """
     c = Coordinates(objective, lower, upper, abs(evaluation.value))
-    inside = np.flatnonzero(free & ~c.positive)
+    variance = np.diag(covariance)
+    inside = np.flatnonzero(np.isfinite(variance) & (variance > 0) & ~c.positive)
     outputs = np.concatenate([r.output_matrix for r in objective.filter.records])
     if not inside.size or (isinstance(objective, SquaredErrors) and evaluation.value <= EXACT * np.nanmean(outputs**2)):
         return 1.0
-    _, information = c.slope(x, evaluation)
-    information = information[np.ix_(inside, inside)] * c.unit(evaluation.value)
-    size = np.sqrt(np.maximum(np.diag(information), 1e-300))
-    squares, axes = np.linalg.eigh(information / np.outer(size, size))
-    points, u = [], c.of(x)
+    size = np.sqrt(variance[inside])
+    squares, axes = np.linalg.eigh(covariance[np.ix_(inside, inside)] / np.outer(size, size))
+    information = c.slope(x, evaluation)[1] * c.unit(evaluation.value)
+    points, expected, u = [], [], c.of(x)
     for square, axis in zip(squares, axes.T, strict=True):
         for sign in (-1.0, 1.0) if square > SEEN * squares[-1] else ():
-            moved = u.copy()
-            moved[inside] += sign * axis / size / np.sqrt(square)
-            if np.all((moved >= c.lower) & (moved <= c.upper)):
-                points.append(c.unknowns(moved))
+            move = np.zeros(x.size)
+            move[inside] = sign * NEAR * np.sqrt(square) * axis * size
+            if np.all((u + move >= c.lower) & (u + move <= c.upper)):
+                points.append(c.unknowns(u + move))
+                expected.append(0.5 * float(move @ information @ move))
     if not points:
         return 1.0
     lost = [c.gain(evaluation.value, v) if np.isfinite(v) else np.inf for v in objective.values(np.array(points))]
-    return float(np.median(lost)) / 0.5
+    return float(np.median(np.array(lost) / np.maximum(expected, 1e-300)))
 
 
 def too_small(
