@@ -174,6 +174,13 @@ class Conclusion:
         first = min((f for f in found if f), key=lambda f: f.p, default=None)
         return first if first and first.p * len(found) < FOLLOWS else None
 
+    @property
+    def _predicted(self) -> np.ndarray:
+        """Outputs (n, outputs) at samples where all are measured, as they were predicted."""
+        y = np.concatenate([r.output_matrix for r in self.target.filter.records])
+        predicted = y - self.target.outputs(self.x[None])[0][:, : y.shape[1]]
+        return predicted[np.isfinite(predicted).all(axis=1)]
+
     @cached_property
     def _samples(self) -> Samples:
         return samples(self.target, self.x, self.found.solution.rates)
@@ -227,6 +234,11 @@ class Conclusion:
             self._fails(
                 f"The record cannot tell {self._named(unseen)} (from each other, or at all): the prediction errors do not "
                 "change with them. Fix some (fixed=...), or excite them."
+            )
+        if self.setup.by_default and not np.any(np.ptp(self._predicted, axis=0) > 0):
+            self._words.append(
+                "The solution stands still from where the first samples say that it starts; give a guess for the state, "
+                "x0=InitialState(...)."
             )
         if stepped := [layout.names[i] for i in np.flatnonzero(unseen) if self._moves_in_steps(int(i))]:
             self._fails(

@@ -531,7 +531,8 @@ class SeveralStarts:
                 f"The fit is poor (its errors have {100 * rest.share:.0f} % of the outputs' variance, and are not white), and "
                 f"only {own} of {drawn} {self.kind} starts ended here: a far better one may have been missed. {SHORTER}"
             )
-        if self.tried > 1 and self.unsure(HALF):
+        alone = own > 1 and not any(p.starts for p in places[1:])  # the others did not get anywhere, which says nothing
+        if self.tried > 1 and not alone and self.unsure(HALF):
             return (
                 f"Only {own} of {drawn} {self.kind} starts ended here, and the innovations are not white: a better optimum may "
                 f"have been missed. {SHORTER}"

@@ -425,3 +425,18 @@ def test_a_start_that_the_guess_hides_is_searched_for_where_the_search_ends() ->
         assert result.success and "says nothing" not in result.message and len(result.x) == 4
         z = (result.x - [0.1, 4.0, 0.3, -0.5]) / result.x_stderr
         assert np.abs(z).max() < 4
+
+
+def test_a_solution_that_stands_still_asks_for_a_start() -> None:
+    """An epidemic of which a multiple of the infected is seen: nobody is, by what the first samples show of the states."""
+    epidemic = sid.System(
+        lambda t, x, u, p: (-p.b * x.S * x.I, p.b * x.S * x.I - p.g * x.I), states=("S", "I"), params=("b", "g", "rho"),
+        observe=lambda t, x, dx, u, p: p.rho * x.I,
+    )  # fmt: skip
+    free, truth = sid.TimeSeries(np.arange(60.0), None, None), {"b": 0.4, "g": 0.1, "rho": 100.0}
+    clean = sid.simulate(epidemic, free, truth, x0=[0.99, 0.01])["y"].to_numpy()
+    data = free.replace(y=clean + np.random.default_rng(0).standard_normal(60))
+    guess = {"b": 0.3, "g": 0.2, "rho": 80.0}
+    still, begun = sid.fit_pem(epidemic, data, guess), sid.fit_pem(epidemic, data, guess, x0=[0.99, 0.01])
+    assert not still.success and "stands still" in still.message and "x0=InitialState" in still.message
+    assert begun.success and np.all(np.abs(begun.x - list(truth.values())) < 4 * begun.x_stderr)
