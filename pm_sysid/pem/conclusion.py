@@ -179,7 +179,7 @@ class Conclusion:
         """Outputs (n, outputs) at samples where all are measured, as they were predicted."""
         y = np.concatenate([r.output_matrix for r in self.target.filter.records])
         predicted = y - self.target.outputs(self.x[None])[0][:, : y.shape[1]]
-        return predicted[np.isfinite(predicted).all(axis=1)]
+        return np.asarray(predicted[np.isfinite(predicted).all(axis=1)])
 
     @cached_property
     def _samples(self) -> Samples:
