@@ -127,12 +127,13 @@ def fit_pem(
 
     ``success`` is False where an optimum is in doubt: another is nearly as good (as where the order of two rates hangs on an
     unknown scale), the best drew one start of many while others ended at optima that are not much higher or got nowhere, no
-    more than half of the starts ended there and the innovations are not white, it explains no more than a constant,
-    or standard errors do not hold (four of them away, the other unknowns fitted again, the log-likelihood has lost less than
-    0.4 of what the parabola says). ``message`` then says so, and ``optima`` lists all that were found. Where the innovations
-    are not white, ``message`` says so: standard errors of a free run allow for noise that is correlated in time, as far as the
-    record can tell the correlation (``message`` says where it cannot), and those of predictions that follow the measurements
-    are too small.
+    more than half of the starts ended there, others elsewhere, and the innovations are not white, it explains no more than a
+    constant, or standard errors do not hold: four of them away, the other unknowns fitted again, the log-likelihood has lost
+    less than 0.4 of what the parabola says, or two of them away, along the principal axes, more than three times of it.
+    ``message`` then says so, and ``optima`` lists all that were found. Where the innovations are not white, ``message`` says
+    so: standard errors of a free run allow for noise that is correlated in time, as far as the record can tell the correlation
+    (``message`` says where it cannot, and where an input is correlated with the innovations, as by feedback), and those of
+    predictions that follow the measurements are too small.
 
     Examples
     --------
