@@ -85,7 +85,7 @@ def specimens() -> pm.Model:
 @cache
 def of_specimens() -> xr.DataTree:
     """Draws of its two rates: few, for each is integrated over as many values as somebody makes up."""
-    rates = 1 + 0.05 * np.random.default_rng(0).standard_normal((2, 5, 2))
+    rates = 1 + 0.05 * np.random.default_rng(0).standard_normal((2, 2, 2))
     return xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw", "specimen"), rates)})})
 
 
