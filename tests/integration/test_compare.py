@@ -49,22 +49,30 @@ def duffing(k3: float | None = 0.5, data: Any = RECORD) -> pm.Model:
     return model
 
 
-def sampled(model: pm.Model, draws: int = 300, moves: int = 300) -> xr.DataTree:
-    """Posterior by Metropolis moves of a population at once, as wide as it is; in two chains."""
+def sampled(model: pm.Model, draws: int = 300) -> xr.DataTree:
+    """Posterior by Metropolis moves of a population at once, as wide as it is; in two chains.
+
+    A small population finds it. All draws start as a normal distribution of its mean and covariance, which needs fewer moves.
+    """
     target, rng = sid.Target(model), np.random.default_rng(0)
     start = np.concatenate([np.ravel(model.initial_point()[v.name]) for v in model.value_vars])
 
     def density(x: np.ndarray) -> np.ndarray:
         return target.log_prior(x) + target.log_likelihood(x)
 
-    x = start + 0.05 * rng.standard_normal((2 * draws, target.size))
-    now = density(x)
-    for _ in range(moves):
-        root = np.linalg.cholesky(np.cov(x, rowvar=False) + 1e-12 * np.eye(target.size))
-        new = x + 2.4 / np.sqrt(target.size) * rng.choice([0.2, 1.0]) * rng.standard_normal(x.shape) @ root.T
-        then = density(new)
-        moved = np.log(rng.uniform(size=len(x))) < then - now
-        x[moved], now[moved] = new[moved], then[moved]
+    def moved(x: np.ndarray, moves: int) -> tuple[np.ndarray, np.ndarray]:
+        """Places after some moves, and a root of their covariance."""
+        now = density(x)
+        for _ in range(moves):
+            root = np.linalg.cholesky(np.cov(x, rowvar=False) + 1e-12 * np.eye(target.size))
+            new = x + 2.4 / np.sqrt(target.size) * rng.choice([0.2, 1.0]) * rng.standard_normal(x.shape) @ root.T
+            then = density(new)
+            better = np.log(rng.uniform(size=len(x))) < then - now
+            x[better], now[better] = new[better], then[better]
+        return x, root
+
+    few, root = moved(start + 0.05 * rng.standard_normal((80, target.size)), 300)
+    x, _ = moved(few.mean(axis=0) + rng.standard_normal((2 * draws, target.size)) @ root.T, 60)
     found = target.coordinates.dataset(x.reshape(2, draws, -1), ("chain", "draw"))
     return xr.DataTree.from_dict({"posterior": found})
 
