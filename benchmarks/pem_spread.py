@@ -11,8 +11,8 @@
 - ``weak``: 100 records each of a first-order lag that is seen for half of its time constant, and for five, and of
   Michaelis-Menten's law below its constant: the errors of what a record hardly tells are not symmetric.
 - ``rugged``: 100 records each of two rates of a drug that may be exchanged (its volume is unknown, so that two optima are
-  alike), of a spring that is a sine of the position, and of three seconds of Lorenz's equations, whose free runs have very many
-  optima; a fit that is right counts as such whether it is sure or not.
+  alike), of a spring that is a sine of the position, of three seconds of Lorenz's equations, whose free runs have very many
+  optima, and of a dead zone, whose errors have ripples; a fit that is right counts as such whether it is sure or not.
 - ``proportional``: 200 records each of a decay (60 samples, and 20) and of an oscillator, ringing and forced, with white noise
   of 10 % of the reading, and, for the last of these, with such noise that is correlated from sample to sample.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
@@ -220,17 +220,34 @@ def lorenz(seed: int) -> tuple[sid.System, sid.TimeSeries, dict[str, float], dic
     return system, record, truth, {}
 
 
+def dead_zone(seed: int) -> tuple[sid.System, sid.TimeSeries, dict[str, float], dict[str, Any]]:
+    """A spring with a dead zone of unknown width."""
+    system = sid.System(
+        lambda t, x, u, p: (
+            x.v, 5 * u.F - p.c * x.v - p.k * pt.switch(pt.abs(x.z) > p.d, x.z - p.d * pt.sign(x.z), 0.0)
+        ),
+        states=("z", "v"), inputs=("F",), params=("k", "d", "c"), observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    force = np.repeat(np.random.default_rng(1000 + seed).standard_normal(50), 6)
+    record = sid.TimeSeries(0.05 * np.arange(300), force, None, inputs="F", intersample="zoh")
+    return system, record, {"k": 100.0, "d": 0.1, "c": 1.0}, {}
+
+
 def rugged(n: int) -> dict[str, Any]:
     """Errors with many optima, or with two that are alike."""
     print("\nRecords whose errors have many optima, or two that are alike")
-    guesses = {"k1": 0.2, "k2": 1.0, "V": 1.0}, {"c": 1.0, "k": 1.0, "n": 1.0}, {"s": 8.0, "r": 25.0, "b": 2.0}
-    cases = zip((exchanged_rates, sine_spring, lorenz), guesses, ([1.0, 0.0], 0.0, [1.0, 2.0, 20.0]), strict=True)
+    cases: tuple[tuple[Any, dict[str, float], Any, int], ...] = (
+        (exchanged_rates, {"k1": 0.2, "k2": 1.0, "V": 1.0}, [1.0, 0.0], 16),
+        (sine_spring, {"c": 1.0, "k": 1.0, "n": 1.0}, 0.0, 16),
+        (lorenz, {"s": 8.0, "r": 25.0, "b": 2.0}, [1.0, 2.0, 20.0], 16),
+        (dead_zone, {"k": 60.0, "d": 0.05, "c": 0.5}, 0.0, 512),
+    )
     results = {}
-    for make, guess, x0 in cases:
+    for make, guess, x0, substeps in cases:
         fits, truth, start = [], {}, time.perf_counter()
         for seed in range(n):
             system, record, truth, options = make(seed)
-            y, rng = sid.simulate(system, record, truth, x0=x0, substeps=16)["y"].to_numpy(), np.random.default_rng(seed)
+            y, rng = sid.simulate(system, record, truth, x0=x0, substeps=substeps)["y"].to_numpy(), np.random.default_rng(seed)
             noisy = record.replace(y=y + 0.02 * y.std() * rng.standard_normal(len(y)))
             fits.append(sid.fit_pem(system, noisy, guess, random_seed=seed, **options))
         right = np.array([np.abs(scores(f, truth)).max() < 4 for f in fits])
