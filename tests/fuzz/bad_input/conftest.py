@@ -27,11 +27,11 @@ def _meaning(inputs: Sequence[Variable], outputs: Any, options: dict[str, Any]) 
     graph = FrozenFunctionGraph.from_io([*inputs, *shared], wanted)
     mode = options.get("mode") or pytensor.config.mode
     others = sorted((k, repr(v)) for k, v in options.items() if k != "mode")
-    types = tuple(v.type for v in inputs)
-    return (graph, types, *map(id, shared), str(mode), isinstance(outputs, list | tuple), repr(others)), shared
+    named = tuple((v.type, v.name) for v in inputs)  # values may be given by name
+    return (graph, named, *map(id, shared), str(mode), isinstance(outputs, list | tuple), repr(others)), shared
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def compiled_once() -> Iterator[None]:
     """PyTensor gives the function that it has made of an equal graph: a quarter of the time of these tests."""
     real = pytensor.function
