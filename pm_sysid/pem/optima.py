@@ -34,6 +34,8 @@ LONELY = 3
 #: A poor fit has been found by chance where no more than this share of the starts ended there; and one whose innovations are
 #: coloured, which a better one may explain, where no more than this; up to the last, it is looked for in other ways.
 FEW, HALF, UNSURE = 0.25, 0.5, 0.65
+#: Where all agree it is looked for if the innovations have more than this share of the outputs' variance.
+COLOURED = 0.005
 #: Rounds of searches around the best optimum, where few starts agree.
 AROUND = 3
 #: One that drew one start alone has been found by chance, however good, where more than this share did not get anywhere.
@@ -123,7 +125,7 @@ class SeveralStarts:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
                 self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]), drawn=True)
-            if self.places and self.unsure(1.0):
+            if self.places and (self.unsure() or (self.unsure(1.0) and self.left_over(self.best.solution.x).share > COLOURED)):
                 self.follow(self.starts.far(more if self.unsure() else first))
             if self.places:
                 self.change_signs()
