@@ -35,7 +35,7 @@ LONELY = 3
 #: coloured, which a better one may explain, where no more than this; up to the last, it is looked for in other ways.
 FEW, HALF, UNSURE = 0.25, 0.5, 0.65
 #: Where all agree it is looked for if the innovations have more than this share of the outputs' variance.
-COLOURED = 0.005
+COLOURED = 0.001
 #: Rounds of searches around the best optimum, where few starts agree.
 AROUND = 3
 #: One that drew one start alone has been found by chance, however good, where more than this share did not get anywhere.
