@@ -24,7 +24,8 @@ def model_of(model: pm.Model | None) -> pm.Model:
     """Return the model given, or the one on the context stack."""
     model = pm.modelcontext(model)
     if not isinstance(model, pm.Model):
-        raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or None for the one on the context stack.")
+        draws = f" sample takes the number of draws by name, draws={model}." if isinstance(model, int) else ""
+        raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or None for the one on the context stack.{draws}")
     return model
 
 

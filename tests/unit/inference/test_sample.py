@@ -363,6 +363,8 @@ def test_bad_arguments_are_refused() -> None:
         sid.sample(line(), method="best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="draws is 0"):
         sid.sample(line(), 0)
+    with line(), pytest.raises(TypeError, match=r"model is int; give a pm.Model.*by name, draws=300"):
+        sid.sample(300)  # type: ignore[arg-type]
     with pm.Model() as empty:
         pm.Normal("x")
     with pytest.raises(ValueError, match="no observed variable"):
