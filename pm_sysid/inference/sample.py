@@ -346,7 +346,7 @@ class _Run:
             if least * self.draws * self.chains > EXPECTED:
                 self.lost = f"{lost}."
             else:
-                self.say(f"{lost}: chance, with {self.draws * self.chains} draws")
+                self.say(f"{lost}; of {self.draws * self.chains} draws this may be chance")
         for line in found.said:
             self.say(line)
         return idata

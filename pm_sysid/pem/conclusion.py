@@ -149,7 +149,7 @@ class Conclusion:
                 allowing = allowing_for(target, each, free, self.covariance[inside])
                 self.covariance[inside] = allowing.covariance
                 means = DOUBTFUL.format(allowing.doubt) if allowing.doubt else ALLOWED
-                means = DOUBTFUL.format(FED_BACK) if follows and follows.lag <= 0 else means
+                means = DOUBTFUL.format(FED_BACK) if follows and (follows.lag <= 0 or not follows.clear) else means
             self._words += [f"{seen}: {means}", at_a_limit(records)]
         elif p < UNEVEN and not rest.noiseless:
             self._words.append(

@@ -21,6 +21,8 @@ CHANGES = 4
 AT_LIMIT, SHARE_AT_LIMIT, BETWEEN = 5, 0.02, 0.2
 #: Lags over which innovations and inputs are compared, the order of what whitens them, and the chance of following each other.
 LAGS, ORDER, FOLLOWS = 25, 5, 1e-3
+#: What comes first is clear where the other side is weaker than this share of the strongest correlation.
+CLEAR = 0.7
 
 
 def held(records: Sequence[TimeSeries]) -> str:
@@ -81,20 +83,25 @@ def at_a_limit(records: Sequence[TimeSeries]) -> str:
 
 
 class Following(NamedTuple):
-    """The strongest correlation of innovations with an input, by how many samples this is earlier (``lag``), and its chance."""
+    """The strongest correlation of innovations with an input, by how many samples this is earlier (``lag``), and its chance.
+
+    ``clear``: whether none is nearly as strong on the other side, as it is where an input is periodic.
+    """
 
     input: str
     lag: int
     p: float
+    clear: bool = True
 
     def words(self, *, coloured: bool) -> str:
         """What it means for a free run whose innovations are correlated in time, or are not."""
         misses = "the model misses a part of its effect"
         answers = "it answers to the output (feedback)"
-        if self.lag > 0:
+        if self.lag > 0 and self.clear:
             return f"The innovations follow {self.input} (p = {self.p:.1g}): {misses}."
-        seen = f"The innovations are correlated with {'later ' if self.lag else ''}{self.input} (p = {self.p:.1g})"
-        why = answers if self.lag else f"{misses}, or {answers}"
+        later = self.lag < 0 and self.clear
+        seen = f"The innovations are correlated with {'later ' if later else ''}{self.input} (p = {self.p:.1g})"
+        why = answers if later else f"{misses}, or {answers}"
         if not coloured:  # white noise that is fed back leaves a free run right
             return f"{seen}: {why}."
         return (
@@ -127,6 +134,8 @@ def following(errors: NDArray[np.float64], record: TimeSeries) -> Following | No
         z = np.abs(r) * np.sqrt(pairs)
         best = int(np.argmax(z))
         chance = float(2 * scipy.stats.norm.sf(z[best]))
-        found.append(Following(name, best - lags, min(1.0, chance * len(r) * len(record.inputs))))
+        other = z[:lags] if best > lags else z[lags + 1 :]
+        clear = best == lags or bool(other.max() < CLEAR * z[best])
+        found.append(Following(name, best - lags, min(1.0, chance * len(r) * len(record.inputs)), clear))
     first = min(found, key=lambda f: f.p, default=None)
     return first if first is not None and first.p < FOLLOWS else None

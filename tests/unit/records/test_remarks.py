@@ -63,6 +63,16 @@ def test_the_lag_says_which_comes_first(lag: int) -> None:
     assert "biased" not in found.words(coloured=False)
 
 
+def test_of_a_periodic_input_it_is_not_said_which_comes_first() -> None:
+    """A part of a sine that a model lacks is correlated with what comes a period later as well."""
+    rng = np.random.default_rng(6)
+    for phase in np.linspace(0, np.pi, 8):
+        e = np.sin(2.5 * T + phase) + rng.standard_normal(300)
+        found = following(e, record(np.sin(2.5 * T)))
+        assert found is not None and (not found.clear or found.lag == 0)
+        assert "misses a part of its effect, or it answers" in found.words(coloured=True)
+
+
 def loop(seed: int, gain: float) -> TimeSeries:
     """A lag under a random force within, whose input is held, and is set by its output where the gain is not zero."""
     rng, x, u, y = np.random.default_rng(seed), 0.0, [], []
