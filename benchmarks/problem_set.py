@@ -44,6 +44,9 @@ class Answer:
         Log evidence, where it is exact.
     shares : dict
         Posterior mass of each mode by a name, where there are several.
+    logs : tuple of str
+        Positive unknowns whose moments are those of their logarithm: their tails are so far that a few draws in a thousand
+        carry most of the variance.
     source : str
         Where this is from.
     """
@@ -53,7 +56,12 @@ class Answer:
     truth: Mapping[str, Any] = field(default_factory=dict)
     log_evidence: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
+    logs: tuple[str, ...] = ()
     source: str = ""
+
+    def judged(self, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Draws by free variable, of which ``logs`` as logarithms: what moments are taken of."""
+        return {name: np.log(v) if name in self.logs else np.asarray(v) for name, v in draws.items()}
 
 
 class Problem(NamedTuple):
@@ -158,7 +166,8 @@ def hes1(seed: int = 0, substeps: Any = 16) -> Problem:
         start = {"p": x0[0], "m": x0[1], "h": x0[2]}
         _filter("y", system, record, p, noise=sigma, x0=start, solver=sid.EK1(order=3), substeps=substeps)
     source = "simulated; Hirata et al., Oscillatory expression of Hes1 (Science, 2002); Yang, Wong and Kou (PNAS, 2021)"
-    return Problem("hes1", model, Answer(truth=truth, source=source), record, system)
+    # Half of the variance of g is in 0.8 % of its mass.
+    return Problem("hes1", model, Answer(truth=truth, logs=("a", "f", "g"), source=source), record, system)
 
 
 def pendulum(seed: int = 0, substeps: Any = 16, **options: Any) -> Problem:

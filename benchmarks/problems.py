@@ -188,9 +188,10 @@ def errors_of(problem: Problem, truth: Truth, idata: xr.DataTree) -> list[str]:
         if off > 0.1:
             wrong.append(f"shares off by {off:.2f}")
     else:
+        posterior = {name: idata["posterior"][name].values for name in truth.mean}
+        flat = problem.answer.judged({name: v.reshape(-1, *v.shape[2:]) for name, v in posterior.items()})
         for name, mean in truth.mean.items():
-            draws = idata["posterior"][name].values
-            draws = draws.reshape(-1, *draws.shape[2:])
+            draws = flat[name]
             away = float(np.max(np.abs(draws.mean(axis=0) - mean) / truth.sd[name]))
             ratio = np.atleast_1d(draws.std(axis=0) / truth.sd[name])
             if away > 0.3:

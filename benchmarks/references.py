@@ -10,8 +10,7 @@ there, and curved ridges) these are in natural units. A reference counts where t
 means and standard deviations are those of the chains.
 
 Run: ``uv run benchmarks/references.py [names of problems]`` computes and saves them (``benchmarks/results/references.json``);
-``problems.py`` takes them from there. The tanks need ``PM_SYSID_DATA``. ``--tail hes1 g`` prints what weighted draws say of an
-unknown whose far tail both methods may miss: their proposals are fitted to draws that count by its square as well.
+``problems.py`` takes them from there. The tanks need ``PM_SYSID_DATA``.
 """
 
 from __future__ import annotations
@@ -49,9 +48,7 @@ ALONG = 0.2
 #: Draws of the mixture that are weighted, and how often it is fitted to them again.
 DRAWS, ROUNDS = 40_000, 3
 #: Positive unknowns that are taken in natural units, by problem.
-NATURAL = {"pendulum": ("k", "c", "dry", "quadratic", "noise"), "hes1": ("g",)}
-#: Positive unknown with a far tail, by problem: proposals are fitted to draws that are drawn to it as well, in so many shares.
-TAILS, TO_TAIL = {"hes1": "g"}, 0.4
+NATURAL = {"pendulum": ("k", "c", "dry", "quadratic", "noise")}
 #: Effective draws, and distance of the two methods in standard deviations, between which a reference counts.
 ENOUGH, AGREED = 1000.0, 0.1
 
@@ -60,8 +57,8 @@ class Reference(NamedTuple):
     """What is known about a posterior by computation.
 
     ``point`` is the best mode (unconstrained space) and ``logp`` the log posterior density there, by which a stored reference
-    is recognised; ``mean`` and ``sd`` are by free variable, from weighted draws that are worth ``ess``, ``pareto_k`` is the
-    shape of their largest weights. Of the chains: ``chains_ess`` effective draws, R-hat, and the largest distance of a mean
+    is recognised; ``mean`` and ``sd`` are by free variable (of logarithms where the answer says so), from weighted draws that
+    are worth ``ess``, ``pareto_k`` is the shape of their largest weights. Of the chains: ``chains_ess`` effective draws, R-hat, and the largest distance of a mean
     (in standard deviations) and of a standard deviation (as a logarithm) to those of the weighted draws.
     """
 
@@ -131,20 +128,19 @@ def compute(problem: Problem, seed: int = 0) -> Reference:
     units = Units(problem.model, NATURAL.get(problem.name, ()))
     logp, longer = units.density(density(target)), LONGER.get(problem.name, 1)
     along = ridges(PosteriorFunctions(problem.model).descent_function(), mode.point, mode.covariance)
-    tail = Tail.of(problem, units, mode)
-    kept = _chains(logp, _around(units.modes(mode), units, along, tail, logp, rng), rng, longer)
+    kept = _chains(logp, _around(units.modes(mode), units, along, logp, rng), rng, longer)
     flat = kept.reshape(-1, kept.shape[2])
-    proposal = _fitted(flat, np.zeros(len(flat)), units, along, tail, rng)
+    proposal = _fitted(flat, np.zeros(len(flat)), units, along, rng)
     for repeat in range(ROUNDS):
         x = proposal.draw(longer * DRAWS, rng)
         log_w = logp(x) - proposal.logpdf(x)
         w = softmax(log_w)
         if repeat < ROUNDS - 1 and 1 / np.sum(w**2) > ENOUGH:
-            proposal = _fitted(x, log_w, units, along, tail, rng)
+            proposal = _fitted(x, log_w, units, along, rng)
     ess = float(1 / np.sum(w**2))
     possible = log_w > -np.inf
     x, w = x[possible], w[possible]
-    of_chains, of_draws = target.constrained(units.unconstrained(flat)), target.constrained(units.unconstrained(x))
+    of_chains, of_draws = (problem.answer.judged(target.constrained(units.unconstrained(z))) for z in (flat, x))
     names = [rv.name for rv in problem.model.free_RVs]
     mean = {n: np.tensordot(w, of_draws[n], 1) for n in names}
     sd = {n: np.sqrt(np.tensordot(w, (of_draws[n] - mean[n]) ** 2, 1)) for n in names}
@@ -218,59 +214,19 @@ class Units:
         )
 
 
-class Tail(NamedTuple):
-    """Column of an unknown with a far tail, and where its middle is."""
-
-    column: int
-    middle: float
-
-    @classmethod
-    def of(cls, problem: Problem, units: Units, mode: sid.Mode, name: str | None = None) -> Tail | None:
-        """That of a problem, if it is known to have one."""
-        name = TAILS.get(problem.name) if name is None else name
-        if name is None:
-            return None
-        column = [rv.name for rv in problem.model.free_RVs].index(name)  # scalars before it
-        return cls(column, float(units.modes(mode).means[0, column]))
-
-    def drawn(self, x: np.ndarray, log_w: np.ndarray) -> np.ndarray:
-        """Log weights that favour the tail."""
-        drawn_to = log_w + 2 * np.log(1 + np.maximum(x[:, self.column], 0) / self.middle)
-        while effective_size(drawn_to) < 2 * CHAINS:
-            drawn_to = drawn_to / 1.3
-        return np.asarray(drawn_to)
-
-
-def _fitted(
-    x: np.ndarray, log_w: np.ndarray, units: Units, along: Ridges, tail: Tail | None, rng: np.random.Generator
-) -> Mixture:
-    """Proposals that are fitted to weighted draws (B, d), and if there is a far tail to such that are drawn to it."""
+def _fitted(x: np.ndarray, log_w: np.ndarray, units: Units, along: Ridges, rng: np.random.Generator) -> Mixture:
+    """Proposals that are fitted to weighted draws (B, d)."""
     fine = log_w > -np.inf
-    x, log_w = x[fine], log_w[fine]
-
-    def by(log_weights: np.ndarray) -> Mixture:
-        w = softmax(log_weights)
-        if len(x) > DRAWS:  # more tell a mixture nothing, and cost gigabytes
-            return Mixture.fit(x[systematic(w, DRAWS, rng)], np.full(DRAWS, 1 / DRAWS), 5.0, rng)
-        return Mixture.fit(x, w, 5.0, rng)
-
-    fitted = by(log_w)
-    if tail is not None:
-        far = by(tail.drawn(x, log_w))
-        fitted = Mixture(
-            np.concatenate([(1 - TO_TAIL) * fitted.shares, TO_TAIL * far.shares]),
-            np.concatenate([fitted.means, far.means]),
-            np.concatenate([fitted.roots, far.roots]),
-            5.0,
-        )
-    return units.with_ridges(fitted, along)
+    x, w = x[fine], softmax(log_w[fine])
+    if len(x) > DRAWS:  # more tell a mixture nothing, and cost gigabytes
+        x, w = x[systematic(w, DRAWS, rng)], np.full(DRAWS, 1 / DRAWS)
+    return units.with_ridges(Mixture.fit(x, w, 5.0, rng), along)
 
 
 def _around(
     modes: Mixture,
     units: Units,
     along: Ridges,
-    tail: Tail | None,
     logp: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
 ) -> np.ndarray:
@@ -282,7 +238,7 @@ def _around(
         # Tempered where few draws carry all, so that neither the next proposal nor the chains begin at a handful.
         while effective_size(log_w) < CHAINS:
             log_w = log_w / 1.5
-        proposal = _fitted(x, log_w, units, along, tail, rng)
+        proposal = _fitted(x, log_w, units, along, rng)
     return x[systematic(softmax(log_w), CHAINS, rng)]
 
 
@@ -307,32 +263,6 @@ def _chains(logp: Callable[[np.ndarray], np.ndarray], x: np.ndarray, rng: np.ran
             else:
                 kept.append(x.copy())
     return np.stack(kept, axis=1)
-
-
-def far_tail(problem: Problem, name: str, seed: int = 1, rounds: int = 7) -> None:
-    """Print moments and tail of a positive unknown by draws that are drawn to its far tail, round by round."""
-    rng, units = np.random.default_rng(seed), Units(problem.model, NATURAL.get(problem.name, ()))
-    mode = sid.find_mode(problem.model, start=dict(problem.answer.truth) or None, random_seed=0, progressbar=False)
-    logp = units.density(density(sid.Target(problem.model)))
-    along = ridges(PosteriorFunctions(problem.model).descent_function(), mode.point, mode.covariance)
-    tail = Tail.of(problem, units, mode, name)
-    assert tail is not None
-    proposal = units.with_ridges(units.modes(mode), along)
-    for repeat in range(rounds):
-        x = proposal.draw(DRAWS if repeat == rounds - 1 else DRAWS // 2, rng)
-        log_w = logp(x) - proposal.logpdf(x)
-        x, log_w, drawn = x[log_w > -np.inf], log_w[log_w > -np.inf], len(x)
-        w, at = softmax(log_w), x[:, tail.column]
-        mean = w @ at
-        squares = w * (at - mean) ** 2
-        beyond = ", ".join(f"{k:g}: {w[at > k * mean].sum():.4f}" for k in (2, 4, 8))
-        print(
-            f"{problem.name}, {name}, round {repeat}: mean {mean:.4f}, sd {np.sqrt(squares.sum()):.4f} "
-            f"({squares.sum() ** 2 / np.sum(squares**2):.0f} effective draws of {drawn}); beyond times the mean {beyond}; "
-            f"log evidence {logsumexp(log_w) - np.log(drawn):.3f}",
-            flush=True,
-        )
-        proposal = units.with_ridges(Mixture.fit(x, softmax(tail.drawn(x, log_w)), 5.0, rng), along)
 
 
 def _allowed(model: pm.Model, rng: np.random.Generator, draws: int = 1_000_000) -> float:
@@ -366,10 +296,6 @@ def shown(problem: Problem, found: Reference) -> str:
 
 
 def main() -> None:
-    if "--tail" in sys.argv:
-        name, unknown = sys.argv[sys.argv.index("--tail") + 1 :]
-        far_tail(PROBLEMS[name](), unknown)
-        return
     for name in sys.argv[1:] or PROBLEMS:
         problem = PROBLEMS[name]()
         if len(sys.argv) == 1 and problem.answer.log_evidence is not None:

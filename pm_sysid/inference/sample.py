@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -79,8 +79,9 @@ def sample(
       until they have forgotten where they were. No gradients are needed, all runs in batches, and there is an evidence;
     - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
     - where there are several modes, constraints (potentials) or no single clear maximum, by :func:`sample_ibis`, and likewise
-      where the chains of NUTS do not mix. The shares of several modes are checked by weighted draws around each of them; where
-      the sequential draws have others, the weighted ones take their place, and so does their evidence.
+      where the chains of NUTS do not mix, or mix slowly and nothing speaks against the sequential draws. The shares of several
+      modes are checked by weighted draws around each of them; where the sequential draws have others, the weighted ones take
+      their place, and so does their evidence.
 
     Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
     marginalisation costs, and where it has processes, :func:`check_processes` what linearising about these does. Every choice
@@ -142,25 +143,32 @@ def sample(
     for _ in range(AGAIN):
         chosen = run.choice() if method == "auto" else method
         try:
-            idata, reasons = run.draw(chosen, stops=True)
+            drawn = run.draw(chosen, stops=True)
             break
         except HigherPoint as higher:
             run.search_from(higher)
     else:
-        chosen = run.choice() if method == "auto" else method
-        idata, reasons = run.draw(chosen)
-    if method == "auto" and chosen == "independent" and (misfit := run.against(idata, chosen)):
+        drawn = run.draw(run.choice() if method == "auto" else method)
+    if method == "auto" and drawn.method == "independent" and (misfit := run.against(drawn.idata, drawn.method)):
         run.say(f"independent proposals are given up ({' '.join(misfit)}); NUTS from the mode takes their place")
-        chosen = "nuts"
-        idata, reasons = run.draw(chosen)
-    if method == "auto" and chosen == "nuts" and _mixes_poorly(idata):
-        run.say(f"NUTS is given up ({' '.join(reasons)}); sequential sampling takes its place")
-        try:
-            idata, reasons = run.draw("ibis")
-            chosen = "ibis"
-        except ValueError as error:
-            run.say(f"sequential sampling cannot take this model ({error}); the draws of NUTS stay")
-    return run.finished(idata, chosen, reasons)
+        drawn = run.draw("nuts")
+    if method == "auto" and drawn.method == "nuts" and (misfit := run.against(drawn.idata, drawn.method)):
+        drawn = run.instead_of_nuts(drawn, misfit)
+    return run.finished(drawn)
+
+
+class _Drawn(NamedTuple):
+    """Draws of one sampler, and what speaks against them.
+
+    ``reasons`` are all that do, ``wrong`` those of them that an evidence of the sampler has no part in, and ``unknown`` is what
+    could not be measured.
+    """
+
+    idata: xr.DataTree
+    method: Method
+    reasons: list[str]
+    wrong: list[str]
+    unknown: list[str]
 
 
 class _Run:
@@ -175,7 +183,7 @@ class _Run:
         self.mode: Mode | None = None
         self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
         self.agreed = 0, 0
-        self.wrong, self.unknown, self.linearised = list[str](), list[str](), dict[str, Linearised]()
+        self.linearised = dict[str, Linearised]()
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -272,7 +280,7 @@ class _Run:
         self.say("NUTS from the mode, with the curvature there")
         return "nuts"
 
-    def draw(self, method: Method, stops: bool = False) -> tuple[xr.DataTree, list[str]]:
+    def draw(self, method: Method, stops: bool = False) -> _Drawn:
         """Draws, sampled again where the posterior needs finer steps, and what speaks against them.
 
         Independent proposals may stop where they find a point that is higher than the mode.
@@ -287,7 +295,29 @@ class _Run:
                 self.steps_trouble += " The posterior needs more steps than it was drawn with: sample again."
             else:
                 idata = sampler()
-        return idata, self._reasons(idata, method)
+        return self._judged(idata, method)
+
+    def instead_of_nuts(self, nuts: _Drawn, misfit: list[str]) -> _Drawn:
+        """Sequential draws in the place of those of NUTS that do not mix.
+
+        Where NUTS mixes slowly rather than not at all, they take its place only if nothing speaks against them, and are tried
+        only where they cost little.
+        """
+        slowly = not _mixes_poorly(nuts.idata)
+        too_few = self.draws * self.chains < GOOD_ESS
+        if slowly and (too_few or self._found().point.size > FEW_UNKNOWNS):
+            return nuts
+        said = "mixes slowly" if slowly else "is given up"
+        self.say(f"NUTS {said} ({' '.join(misfit)}); sequential sampling is tried instead")
+        try:
+            found = self.draw("ibis")
+        except ValueError as error:
+            self.say(f"sequential sampling cannot take this model ({error}); the draws of NUTS stay")
+            return nuts
+        if slowly and found.reasons:
+            self.say(f"the draws of NUTS stay, since sequential ones are in doubt, too ({' '.join(found.reasons)})")
+            return nuts
+        return found
 
     def _found(self) -> Mode:
         if self.mode is None:
@@ -395,20 +425,20 @@ class _Run:
                 )
         return reasons
 
-    def _reasons(self, idata: xr.DataTree, method: str) -> list[str]:
-        """What speaks against the draws."""
+    def _judged(self, idata: xr.DataTree, method: Method) -> _Drawn:
+        """Draws with what speaks against them."""
         reasons, elsewhere = self.against(idata, method), list[str]()
         if method != "ibis" and self.mode is not None and np.sum(self.mode.shares > SECOND_MODE) > 1:
             stays = "NUTS stays in the one it starts in" if method == "nuts" else "the proposals stay around the best one"
             elsewhere.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
-        linearised = self._linearised(idata, method)
+        linearised, unknown = self._linearised(idata, method)
         wrong = [self.lost, self._missed(idata), *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
         said = " ".join(elsewhere)
         # What a sampler that begins at a mode may not have reached is missing in its evidence, too.
-        self.wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]
-        return [*reasons, *self.wrong]
+        wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]
+        return _Drawn(idata, method, [*reasons, *wrong], wrong, unknown)
 
     def _missed(self, idata: xr.DataTree) -> str:
         """Why a better mode may have been missed: one search alone has found the best, or few, and something is left."""
@@ -430,9 +460,9 @@ class _Run:
                 )
         return ""
 
-    def _linearised(self, idata: xr.DataTree, method: str) -> list[str]:
-        """What speaks against the linearisation about uncertain initial states and processes."""
-        reasons, self.unknown = [], []
+    def _linearised(self, idata: xr.DataTree, method: str) -> tuple[list[str], list[str]]:
+        """What speaks against the linearisation about uncertain initial states and processes, and what is not known of it."""
+        reasons, unknown = list[str](), list[str]()
         for name in filter_names(self.model):
             judge = self.linearised.setdefault(name, Linearised(filter_view(name, self.model), self.random_seed))
             laplace = np.nan if self.mode is None else self.mode.log_evidence
@@ -441,21 +471,21 @@ class _Run:
             if found.verdict:
                 self.say(found.verdict.rstrip("."))
             reasons += found.reasons
-            self.unknown += [found.unknown] if found.unknown else []
-        return reasons
+            unknown += [found.unknown] if found.unknown else []
+        return reasons, unknown
 
-    def finished(self, idata: xr.DataTree, method: str, reasons: list[str]) -> xr.DataTree:
+    def finished(self, drawn: _Drawn) -> xr.DataTree:
         """The result with its attributes and verdict."""
-        trusted = not reasons
-        if method != "nuts" and (self.wrong or self.unknown):
-            doubt_evidence(idata, [*self.wrong, *self.unknown])
+        idata, trusted = drawn.idata, not drawn.reasons
+        if drawn.method != "nuts" and (drawn.wrong or drawn.unknown):
+            doubt_evidence(idata, [*drawn.wrong, *drawn.unknown])
         verdict = "Nothing is known against these draws." if trusted else "These draws cannot be trusted."
-        verdict = " ".join([verdict, *reasons, *self.unknown])
+        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown])
         self.say(verdict.rstrip("."))
         idata.attrs.update(
             verdict=verdict,
             trusted=int(trusted),
-            method=method,
+            method=drawn.method,
             choices="\n".join(self.choices),
             modes=0 if self.mode is None else max(1, len(self.mode.modes)),
             random_seed=str(self.random_seed),

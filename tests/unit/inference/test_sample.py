@@ -12,6 +12,9 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from scipy.special import softmax
+from scipy.stats import norm
+from scipy.stats import t as student_t
 
 import pm_sysid as sid
 from pm_sysid.inference import linearised
@@ -164,7 +167,7 @@ def test_it_says_when_the_last_draws_still_needed_more_steps(monkeypatch: pytest
 
     monkeypatch.setattr(module._Run, "_more_steps", never_enough)
     with pytest.warns(UserWarning, match="The posterior needs more steps than it was drawn with: sample again."):
-        idata = sid.sample(line(), 400, tune=200, **QUIET)
+        idata = sid.sample(line(), 400, method="nuts", tune=200, **QUIET)
     assert judged == ["at the mode"] + ["on the posterior"] * 3 and idata.attrs["trusted"] == 0
 
 
@@ -193,10 +196,11 @@ def test_what_two_checks_say_of_the_steps_is_said_once(monkeypatch: pytest.Monke
     run.prepare()
     idata = run._nuts()
     run.trouble, run.steps_trouble = "The search stopped. Too few steps.", "Too few steps."
-    assert run._reasons(idata, "nuts").count("Too few steps.") == 0 and run.trouble in run._reasons(idata, "nuts")
+    reasons = run._judged(idata, "nuts").reasons
+    assert "Too few steps." not in reasons and run.trouble in reasons
     # Sequential sampling does not depend on the search, but on the steps.
     monkeypatch.setattr(run, "against", lambda *args: [])
-    assert run._reasons(idata, "ibis") == ["Too few steps."]
+    assert run._judged(idata, "ibis").reasons == ["Too few steps."]
 
 
 @pytest.mark.slow
@@ -244,13 +248,13 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
     rate = np.random.default_rng(1).normal(1.0, 0.05, (2, 100))
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw"), rate)})})
     run = module._Run(model, 100, 100, 2, 1, 1, False)
-    assert run._linearised(idata, "nuts") == []
+    assert run._linearised(idata, "nuts")[0] == []
     assert run.choices[0].startswith(
         "the initial state of 'y' is marginalised linearised: With the initial state integrated out"
     )
     bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, {"rate": 1.0}, 0.7, 1.0)
     monkeypatch.setattr(linearised, "check_initial_state", lambda *args, **options: bad)
-    assert run._linearised(idata, "nuts") == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
+    assert run._linearised(idata, "nuts")[0] == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
 
 
 @pytest.mark.slow
@@ -420,3 +424,43 @@ def test_a_spring_of_several_periods_is_found_or_doubted() -> None:
         assert near or "better mode may have been missed" in idata.attrs["verdict"]
         right += near
     assert right >= 2
+
+
+@pytest.mark.parametrize(
+    ("rhat", "reasons", "method"),
+    [(1.03, [], "ibis"), (1.03, ["Too few steps."], "nuts"), (1.2, ["Too few steps."], "ibis")],
+)
+def test_sequential_draws_replace_those_of_nuts_that_mix_slowly_only_if_they_are_better(
+    rhat: float, reasons: list[str], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = module._Run(line(), 500, 100, 2, 1, 1, False)
+    run.prepare()
+    idata = xr.DataTree.from_dict({"sample_stats": xr.Dataset({"diverging": (("chain", "draw"), np.zeros((2, 500)))})})
+    nuts = module._Drawn(idata, "nuts", ["mu has 300 effective draws."], [], [])
+    monkeypatch.setattr(module, "_diagnostics", lambda idata: (rhat, "mu", 300.0, "mu"))
+    monkeypatch.setattr(module._Run, "draw", lambda self, method: module._Drawn(idata, method, reasons, [], []))
+    assert run.instead_of_nuts(nuts, nuts.reasons).method == method
+    slowly = "mixes slowly" if rhat == 1.03 else "is given up"
+    assert f"NUTS {slowly} (mu has 300 effective draws.); sequential sampling is tried instead" in run.choices
+    # Too few draws were asked for: no sampler has more of them.
+    run.draws = 100
+    assert run.instead_of_nuts(nuts, nuts.reasons).method == ("ibis" if rhat > module.POOR_RHAT else "nuts")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 8, 19])
+def test_slow_chains_between_a_narrow_mode_and_far_tails_give_way_to_sequential_draws(seed: int) -> None:
+    """A spike and a slab: NUTS seldom changes between them. Exact by quadrature."""
+    y = np.random.default_rng(0).normal(0, 9, 3)
+    with pm.Model() as model:
+        x = pm.Mixture("x", [0.8, 0.2], [pm.Normal.dist(0, 0.1), pm.StudentT.dist(2, mu=0, sigma=3)], shape=3)
+        pm.Normal("y", x, 9, observed=y)
+    grid = np.sinh(np.linspace(-10, 10, 100_001))
+    prior = np.logaddexp(np.log(0.8) + norm.logpdf(grid, 0, 0.1), np.log(0.2) + student_t.logpdf(grid, 2, 0, 3))
+    w = softmax(prior + norm.logpdf(y[:, None], grid, 9) + np.log(np.gradient(grid)), axis=1)
+    mean = w @ grid
+    sd = np.sqrt(w @ grid**2 - mean**2)
+    idata = sid.sample(model, 1000, **QUIET | {"chains": 4, "random_seed": seed})
+    draws = idata.posterior["x"].values.reshape(-1, 3)
+    right = np.all(np.abs(draws.mean(axis=0) - mean) < 0.3 * sd) and np.all(np.abs(np.log(draws.std(axis=0) / sd)) < 0.3)
+    assert idata.attrs["method"] == "ibis" and (right or not idata.attrs["trusted"])
