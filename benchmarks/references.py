@@ -58,8 +58,9 @@ class Reference(NamedTuple):
 
     ``point`` is the best mode (unconstrained space) and ``logp`` the log posterior density there, by which a stored reference
     is recognised; ``mean`` and ``sd`` are by free variable (of logarithms where the answer says so), from weighted draws that
-    are worth ``ess``, ``pareto_k`` is the shape of their largest weights. Of the chains: ``chains_ess`` effective draws, R-hat, and the largest distance of a mean
-    (in standard deviations) and of a standard deviation (as a logarithm) to those of the weighted draws.
+    are worth ``ess``, ``pareto_k`` is the shape of their largest weights. Of the chains: ``chains_ess`` effective draws, R-hat,
+    and the largest distance of a mean (in standard deviations) and of a standard deviation (as a logarithm) to those of the
+    weighted draws.
     """
 
     point: list[float]
