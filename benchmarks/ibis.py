@@ -4,7 +4,8 @@ The Silverbox record, a Duffing oscillator with offset, EK1 of order 3 with two 
 second run in the same process, after everything is compiled. Evaluations are likelihoods of the whole record (a likelihood of
 its first half counts one half). Run: ``uv run --extra benchmarks benchmarks/ibis.py``, with the record's folder in
 ``PM_SYSID_DATA``; ``--quick`` leaves out PyMC's kernel. ``--settings`` compares settings of IBIS on a short simulated record:
-spread of evidence and posterior means over seeds, and evaluations. ``--shares`` compares shares of small modes with exact ones.
+spread of evidence and posterior means over seeds, and evaluations. ``--shares`` compares shares of small modes with exact ones,
+``--ess`` the effective draws that ArviZ counts in a run with those by which the means of forty runs scatter.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import logging
 import resource
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pymc as pm
+from problem_set import Problem, banana, fast_drop, frequency, funnel, ridge, three_squares
 from pymc.smc.kernels import IMH
 from scipy.stats import norm
 
 import pm_sysid as sid
+from pm_sysid.compat.arviz import array_stats
 from pm_sysid.sampling.smc.algorithm import Sequential
 from pm_sysid.sampling.smc.particle_state import SequentialState, Start
 
@@ -225,13 +229,48 @@ def shares_table(runs: int = 200) -> None:
         print(f"{draws:9d} {share.mean():6.3f}  {error:.3f}  {share.std():12.2f}  {np.mean(share < 0.3):12.4f}", flush=True)
 
 
+def hundred_on_a_ridge() -> Problem:
+    """A product of two unknowns plus half a third, a hundred times: most proposals are refused."""
+    return ridge(sigma=0.3, samples=100)
+
+
+def ess_table(runs: int = 40) -> None:
+    """Effective draws of the mean of each unknown: the median that runs state, over the number by which their means scatter.
+
+    The second is the exact variance over that of the means, which forty runs know to a quarter.
+    """
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    logging.getLogger("pm_sysid").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore", UserWarning)
+    print(f"{runs} runs of one chain of {N} particles; effective draws stated (medians) / by the scatter of the means: ratio")
+    rows = {}
+    for make in (hundred_on_a_ridge, ridge, banana, funnel, three_squares, frequency, fast_drop):
+        problem, means, stated = make(), [], []
+        for seed in range(runs):
+            options: dict[str, Any] = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+            idata = sid.sample_ibis(N, model=problem.model, random_seed=seed, **options)
+            draws = np.concatenate([idata["posterior"][x].values[0].reshape(N, -1).T for x in problem.answer.mean])
+            means.append(draws.mean(axis=1))
+            stated.append([float(array_stats.ess(row[None], method="mean")) for row in draws])
+        variance = np.concatenate([np.ravel(problem.answer.sd[x]) for x in problem.answer.mean]) ** 2
+        scattered, said = variance / np.var(means, axis=0, ddof=1), np.median(stated, axis=0)
+        rows[make.__name__] = {"stated": said.tolist(), "by scatter": scattered.tolist()}
+        each = ", ".join(f"{a:.0f} / {b:.0f}: {a / b:.2f}" for a, b in zip(said, scattered, strict=True))
+        print(f"{make.__name__:20s} {each}", flush=True)
+    (RESULTS / "effective_draws.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
 def main() -> None:
     """Print the table and save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--settings", action="store_true")
     parser.add_argument("--shares", action="store_true")
+    parser.add_argument("--ess", action="store_true")
     options = parser.parse_args()
+    if options.ess:
+        ess_table()
+        return
     if options.shares:
         shares_table()
         return
