@@ -480,6 +480,16 @@ def ibis(found: Mapping[str, Any]) -> str:
     return "The Silverbox posterior with wide priors and 1000 particles, after compilation.\n\n" + table(columns, rows)
 
 
+def effective_draws(found: Mapping[str, Any]) -> str:
+    """Effective draws that runs state, beside those by which the means of forty runs scatter."""
+    rows = []
+    for problem, row in found.items():
+        ratios = [a / b for a, b in zip(row["stated"], row["by scatter"], strict=True)]
+        each = [", ".join(f"{v:.0f}" for v in row[key]) for key in ("stated", "by scatter")]
+        rows.append([problem.replace("_", " "), *each, f"{min(ratios):.2f} to {max(ratios):.2f}"])
+    return table(["problem", "stated (median), by unknown", "by the scatter of means", "ratio"], rows)
+
+
 def simulator(found: Mapping[str, Any]) -> str:
     """Simulations for ABC."""
     rows = [[name, number(value)] for name, value in found.items() if name != "difference"]
@@ -980,6 +990,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
     ("Benchmark: one likelihood", "benchmarks/likelihood.py", "benchmarks/results/likelihood.json", "design.md", likelihood),
     ("Benchmark: many particles", "benchmarks/batch.py", "benchmarks/results/batch.json", "speed.md", batch),
     ("Benchmark: samplers", "benchmarks/ibis.py", "benchmarks/results/ibis.json", "speed.md", ibis),
+    (
+        "Benchmark: effective draws",
+        "benchmarks/ibis.py",
+        "benchmarks/results/effective_draws.json",
+        "problems.md",
+        effective_draws,
+    ),
     (
         "Benchmark: calibration",
         "benchmarks/calibration.py",
