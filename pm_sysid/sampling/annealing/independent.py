@@ -25,6 +25,8 @@ class Independent(NamedTuple):
         Of the roots, and logarithms of the densities at the means with the shares.
     share : float
         Of all proposals of the chain.
+    followed : bool
+        Whether the population that the mixture is fitted to has followed the posterior from the prior on.
     """
 
     shares: np.ndarray
@@ -33,14 +35,15 @@ class Independent(NamedTuple):
     inverses: np.ndarray
     constants: np.ndarray
     share: float
+    followed: bool = False
 
     @classmethod
-    def of(cls, mixture: Mixture, efficiency: float) -> Independent:
+    def of(cls, mixture: Mixture, efficiency: float, followed: bool = True) -> Independent:
         """Proposals of a mixture of whose draws a part is effective."""
         one = [mixture._replace(shares=np.ones(1), means=m[None], roots=r[None]) for m, r in zip(*mixture[1:3], strict=True)]
         constants = np.log(mixture.shares) + [float(m.logpdf(m.means)[0]) for m in one]
         share = SHARE + MORE * efficiency if efficiency > HARDLY else SELDOM
-        return cls(*mixture[:3], np.linalg.inv(mixture.roots), constants, share)
+        return cls(*mixture[:3], np.linalg.inv(mixture.roots), constants, share, followed)
 
     @property
     def exists(self) -> bool:

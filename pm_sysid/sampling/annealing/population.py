@@ -20,20 +20,22 @@ from pm_sysid.sampling.smc.stages import GOOD_K
 
 #: Evaluations of the whole record for each draw of the chain, draws of a stage for each of these, and the fewest and most.
 PART, STAGE, FEWEST, MOST = 0.25, 0.15, 200, 1000
-#: Evaluations of the whole record that are made for a short chain, too: as many as all of its draws cost where it is shortest.
-LEAST = 500
+#: Evaluations of the whole record that are made for a short chain, too, if it has as many draws.
+LEAST = 2000
 #: How many times as many draws a stage has at most, if it has few samples, and what part of a round with all it then costs.
 MORE, COST = 5, 0.5
 #: Rounds with all samples that evaluations are kept for.
 RESERVE = 3
 #: Draws of a chain below which there is no population.
-SHORT = LEAST
+SHORT = 500
 #: Degrees of freedom of the proposals.
 FREEDOM = 3.0
 #: Factors by which the number of samples grows at least and at most, and how much further than last time it is looked.
 LEAST_GROWTH, MOST_GROWTH, FURTHER = 1.2, 8.0, 1.5
 #: Effective draws for each unknown, and effective share of the draws, that a stage has to keep.
 FOLLOWED, KEPT = 10, 0.1
+#: How often proposals are fitted again to the same samples, if too few draws bear these.
+AGAIN = 10
 #: Effective draws for each unknown that a mixture follows.
 FITTED = 20
 #: Most rounds with all samples, and the effective share with which they end.
@@ -43,13 +45,17 @@ OF_PRIOR, OF_CHAIN = 0.1, 0.2
 
 
 class Found(NamedTuple):
-    """A mixture, what draws of it say of the evidence, how many samples were evaluated; draws and their log weights."""
+    """A mixture, what draws of it say of the evidence, how many samples were evaluated; draws and their log weights.
+
+    ``followed`` is False where hardly any draws could bear a step from few samples to more: a mode may have been lost.
+    """
 
     proposal: Mixture
     estimate: Estimate
     evaluated: int
     x: np.ndarray
     log_weights: np.ndarray
+    followed: bool
 
 
 class Cloud(NamedTuple):
@@ -86,7 +92,12 @@ class Cloud(NamedTuple):
 
 def size(draws: int) -> int:
     """Number of draws of each stage for a chain of so many draws; zero for short ones."""
-    return 0 if draws < SHORT else int(np.clip(STAGE * PART * draws, FEWEST, MOST))
+    return 0 if draws < SHORT else int(np.clip(STAGE * evaluations(draws), FEWEST, MOST))
+
+
+def evaluations(draws: int) -> float:
+    """Evaluations of the whole record for a chain of so many draws."""
+    return max(PART * draws, min(LEAST, draws))
 
 
 def many(count: int, part: float) -> int:
@@ -115,8 +126,9 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     Notes
     -----
     A stage takes in as many samples as its weights bear. Weights that are uneven all the same are tempered before a mixture is
-    fitted to them, so that it follows no handful of draws. Early stages have few samples, and more draws for the same cost:
-    a mode that a few draws hold is lost by chance. With all samples in, draws of all rounds are weighted together.
+    fitted to them, so that it follows no handful of draws, and more draws of it are weighted by the same samples. Early stages
+    have few samples, and more draws for the same cost: a mode that a few draws hold is lost by chance. With all samples in,
+    draws of all rounds are weighted together.
 
     Source: Cornuet, Marin, Mira and Robert (2012), Adaptive multiple importance sampling, Scandinavian Journal of Statistics
     39, 798-812.
@@ -131,7 +143,8 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     of_prior, own = _fitted(x, rng), None
     if len(np.unique(chain, axis=0)) > 2 * d:
         own = _fitted(chain, rng)
-    n, growth, evaluated, budget = 1, MOST_GROWTH, 0, max(PART * draws, LEAST) * N
+    n, growth, evaluated, budget = 1, MOST_GROWTH, 0, evaluations(draws) * N
+    first, followed, again = True, True, 0
     x = x[: many(count, growth / N)]
     proposal, cloud = of_prior, Cloud(np.empty((0, d)), np.empty(0), ())
     while True:
@@ -144,24 +157,29 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
             )
             found, rounds = cloud.latest, len(cloud.proposals)
             if rounds == ROUNDS or (rounds > 1 and found.efficiency >= ENOUGH) or evaluated + count * N > budget:
-                return Found(proposal, found, evaluated, *cloud.weighted)
+                return Found(proposal, found, evaluated, *cloud.weighted, followed)
             points, weights = cloud.x, cloud.log_weights
+            followed &= rounds > 1 or bool(effective_size(weights) >= FOLLOWED * d)
         else:
             # Draws of the prior have the density of the prior, up to the mass that potentials leave.
-            density = log_prior if n == 1 else proposal.logpdf(x)
+            density = log_prior if first else proposal.logpdf(x)
+            first = False
             with np.errstate(invalid="ignore"):
                 log_weights = log_target - density[:, None]
             log_weights[np.isnan(log_weights)] = -np.inf
             bears = effective_size(log_weights) >= max(FOLLOWED * d, KEPT * len(x))
+            again = again + 1 if not bears[0] and again < AGAIN else 0
             ahead = int(np.max(np.flatnonzero(bears), initial=0))
-            ahead = max(ahead, min(reach - n, int(np.ceil((LEAST_GROWTH - 1) * n))))
+            followed &= bool(bears[0]) or again > 0
+            if not again:
+                ahead = max(ahead, min(reach - n, int(np.ceil((LEAST_GROWTH - 1) * n))))
             growth = float(np.clip(FURTHER * (n + ahead) / n, FURTHER, MOST_GROWTH))
             points, weights, n = x, log_weights[:, ahead], n + ahead
             if evaluated + RESERVE * count * N > budget:
                 n = N
         if not np.any(weights > -np.inf):
             return None
-        proposal = _joined(Mixture.fit(points, tempered(weights, d), FREEDOM, rng), of_prior, own if n == N else None)
+        proposal = _joined(Mixture.fit(points, tempered(weights, d), FREEDOM, rng), of_prior, own if cloud.proposals else None)
         x = proposal.draw(many(count, growth * n / N) if n < N else count, rng)
 
 

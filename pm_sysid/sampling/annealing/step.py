@@ -46,8 +46,6 @@ MEMORY = 100
 LOOK = 0.8
 #: Most draws of the chain that they follow.
 RECENT = 2000
-#: Draws with tuning below which a chain says at its end that it could not tell whether it has missed a mode.
-FEW = 2000
 #: Columns of the progress bar: title, format, first value.
 COLUMNS = {"n_data": ("Samples", "{}", 0), "accept_rate": ("Accept Rate", "{:0.2f}", 0.0)}
 
@@ -134,8 +132,8 @@ class DataAnnealing(BlockedStep):
     -----
     At the end of a chain, by PyMC's log: if that chain alone shows that it has not mixed (its halves disagree with an R-hat
     above 1.05, or it has fewer than 100 effective draws of a parameter), and if it has missed a part of the posterior by
-    weighted draws from all over it, whatever R-hat says: another mode, or a long tail. A chain of fewer than 2000 draws with
-    its tuning that cannot tell says so, too. Chains that are each in a place of their own are seen by comparing them, too:
+    weighted draws from all over it, whatever R-hat says: another mode, or a long tail. A chain that cannot tell says so, for
+    information. Chains that are each in a place of their own are seen by comparing them, too:
     PyMC does so after sampling (``compute_convergence_checks``), and so do :func:`compare_models` and :func:`report`, which
     also repeat what chains have said to have missed.
 
@@ -155,12 +153,13 @@ class DataAnnealing(BlockedStep):
     Steps seldom lead from one mode to another, or into a far tail, and all chains may lack the same part. After four fifths of
     the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a population,
     by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if they fit
-    well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws cost, and
-    of short runs up to what 500 draws cost. The proposals of it after tuning are also weighted draws, with which the chain is
-    compared at its end. Runs of fewer than 500 draws with their tuning, priors that cannot be drawn from, and chains beside
-    which another step method moves a variable have neither. With ``adapt=False`` the chain is the paper's, and the population
-    runs at its end for the comparison alone. Of more than about six unknowns a population may lose a mode, and then only other
-    chains tell of it.
+    well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws cost, and of
+    short runs up to what 2000 draws cost, or all of theirs. The proposals of it after tuning are also weighted draws, with
+    which the chain is compared at its end. Runs of fewer than 500 draws with their tuning, priors that cannot be drawn from,
+    and chains beside which another step method moves a variable have neither. With ``adapt=False`` the chain is the paper's,
+    and the population runs at its end for the comparison alone. Of many unknowns a population may lose a mode before all
+    samples are in. Where its draws were too few to follow the posterior on the way, the chain cannot tell what it has missed,
+    and only other chains can.
 
     The density of an angle (``pm.VonMises``) repeats itself with every turn. The chain has angles in one turn only, and is
     judged by turns that begin where its draws are fewest.
@@ -169,8 +168,8 @@ class DataAnnealing(BlockedStep):
     for (its sum is the cost of the run); ``accepted``; ``accept``, the acceptance probability; ``accept_rate``, its average
     over about the last 100 draws; ``scaling``, by which adaptation has multiplied the widths (geometric mean);
     ``missed``, of the last draw of a chain, 1 if weighted draws deny the chain (as the warning says), 0 if they agree with it,
-    and not a number if they are too uneven to tell; ``model_logp`` (``lp`` in the result), the log-density of the draw given
-    ``n_data`` samples.
+    and not a number if they are too uneven, or too few, to tell; ``model_logp`` (``lp`` in the result), the log-density of the
+    draw given ``n_data`` samples.
 
     The log-likelihood of the current parameters under the grown prefix is known some samples ahead, and evaluated anew when
     these are used up. While samples are added, a diffusion calibrated by ``"mle"`` comes from a part of the prefix (at least
@@ -295,13 +294,12 @@ class DataAnnealing(BlockedStep):
             self.kept.append(self._coordinates(point)[self.own])
         elif self.drawn > self._annealing:
             self.recent.append(self._coordinates(point)[self.own])
-        said = None
+        warning = None
         if self.drawn == self.last_draw:
             if self.log is not None and (saved := self.log.resumed) is not None:  # all draws were known
                 self._resume({**saved.arrays, **saved.numbers})
-            said, statistics["missed"], evaluated = self._said()
+            warning, statistics["missed"], evaluated = self._said()
             statistics["evaluations"] += evaluated
-        warning = None if said is None else SamplerWarning(WarningType.CONVERGENCE, said, "warn")
         return point, [{**statistics, "warning": warning}]
 
     def _logged_draw(self, point: dict[str, np.ndarray], log: DrawLog) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -321,7 +319,7 @@ class DataAnnealing(BlockedStep):
         log.note(self._coordinates(point), stats, state, last=self.chain.draw == self.last_draw)
         return point, stats
 
-    def _said(self) -> tuple[str | None, float, int]:
+    def _said(self) -> tuple[SamplerWarning | None, float, int]:
         """What is said against the chain at its end, None if nothing; and whether it has missed a part, NaN if that is unknown.
 
         The last number is that of the samples evaluated for it.
@@ -337,30 +335,34 @@ class DataAnnealing(BlockedStep):
                 f"a chain has not mixed ({bad} in {len(kept)} draws, {100 * self.chain.accept_rate:.0f} % accepted lately): "
                 "its draws are no posterior yet"
             )
-        x, log_weights, evaluated = self._all_over(kept)
+        x, log_weights, followed, evaluated = self._all_over(kept)
         found = missed(kept, same_turn(x, centre, self.angles[self.own]), log_weights, labels)
         if found:
             reasons.append(f"a chain may have missed a part of the posterior, whatever R-hat says: {found}")
-        elif found is None and len(self.own) == len(self.prefix.labels) and (self.last_draw < FEW or not self.n_tune):
+        unknown = not found and (found is None or not followed)
+        known = math.nan if unknown else float(bool(found))
+        level = "warn" if reasons else "info"
+        if unknown and len(self.own) == len(self.prefix.labels):
             reasons.append("too few draws to tell whether other modes were missed")
-        known = math.nan if found is None else float(bool(found))
         if not reasons:
             return None, known, evaluated
         remedy = "draw more, tune longer" if self.adapt else "draw more, or let it adapt (adapt=True)"
-        return f"DataAnnealing: {'; '.join(reasons)}. Compare chains; {remedy}, or use sample_ibis.", known, evaluated
+        said = f"DataAnnealing: {'; '.join(reasons)}. Compare chains; {remedy}, or use sample_ibis."
+        return SamplerWarning(WarningType.CONVERGENCE, said, level), known, evaluated
 
-    def _all_over(self, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    def _all_over(self, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool, int]:
         """Draws from all over the posterior and their log weights: those that the chain has proposed, or fresh ones.
 
-        The last number is that of the samples evaluated for fresh ones.
+        Then whether the population that they come from has followed the posterior all the way, and the number of samples
+        evaluated for fresh ones.
         """
         if self.adapt or len(self.own) < len(self.prefix.labels):
-            return np.array(self.proposed), np.array(self.log_weights), 0
+            return np.array(self.proposed), np.array(self.log_weights), self.independent.followed, 0
         self.centre = self._turns(kept)
         found = population(self.prefix, self.last_draw, kept[-RECENT:], self.rng)
         if found is None:
-            return np.empty((0, len(self.own))), np.empty(0), 0
-        return found.x, found.log_weights, found.evaluated
+            return np.empty((0, len(self.own))), np.empty(0), False, 0
+        return found.x, found.log_weights, found.followed, found.evaluated
 
     def _look(self) -> None:
         """Look for proposals from all over the posterior, when the chain has adapted to where it is."""
@@ -371,7 +373,7 @@ class DataAnnealing(BlockedStep):
         found = population(self.prefix, self.last_draw, same_turn(recent, self.centre, self.angles), self.rng)
         if found is not None:
             self.evaluated += found.evaluated
-            self.independent = Independent.of(found.proposal, found.estimate.efficiency)
+            self.independent = Independent.of(found.proposal, found.estimate.efficiency, found.followed)
 
     def _draw(self, point: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Take samples in, propose, accept or reject (Eq. 4)."""
@@ -506,7 +508,8 @@ class DataAnnealing(BlockedStep):
         self.chain = ChainState(**{name: state[name] for name in ChainState._fields})
         self.shape = Shape(**{name: state[f"shape_{name}"] for name in Shape._fields})
         if "proposed" in state:  # not in checkpoints of versions without such proposals
-            self.independent = Independent(**{name: state[f"independent_{name}"] for name in Independent._fields})
+            fields = {name: f"independent_{name}" for name in Independent._fields}
+            self.independent = Independent(**{name: state[key] for name, key in fields.items() if key in state})
             self.proposed, self.log_weights = list(state["proposed"]), list(state["log_weights"])
         self.centre = state.get("centre", self.centre)  # not in checkpoints of versions without turns
         self.current = known = Evaluation(**{k: state[f"current_{k}"] for k in Evaluation._fields})

@@ -7,7 +7,8 @@ import pymc as pm
 import pytest
 
 from pm_sysid.likelihood.prefix_target import Prefix
-from pm_sysid.sampling.annealing.population import PART, population, size, tempered
+from pm_sysid.sampling.annealing.missed import missed
+from pm_sysid.sampling.annealing.population import evaluations, population, size, tempered
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 
 NO_CHAIN = np.empty((0, 1))
@@ -31,11 +32,48 @@ def test_two_modes_have_the_shares_of_quadrature() -> None:
     prefix = Prefix(model)
     for seed in range(5):
         found = population(prefix, 3000, NO_CHAIN, np.random.default_rng(seed))
-        assert found is not None and found.evaluated <= PART * 3000 * prefix.n_samples and found.estimate.efficiency > 0.3
+        assert found is not None and found.evaluated <= evaluations(3000) * prefix.n_samples and found.estimate.efficiency > 0.3
         share = normalised(found.log_weights) @ (found.x[:, 0] > 0)
         assert abs(share - weights @ (grid > 0)) < 0.1
         evidence = np.log(np.sum(np.exp(density)) * (grid[1] - grid[0]))
         assert abs(found.estimate.value - evidence) < 5 * found.estimate.error
+
+
+def sign_unknown_among(others: int, seed: int) -> tuple[pm.Model, np.ndarray, float]:
+    """One unknown counts by its square, the others by a known matrix; draws near its positive mode; mass of the other one."""
+    rng = np.random.default_rng(seed)
+    A, b = rng.normal(size=(60, others)), rng.normal(size=others)
+    y = A @ b + 1.0 + 0.1 * rng.standard_normal(60)
+    with pm.Model() as model:
+        x, beta = pm.Normal("x", 0.2, 1), pm.Normal("b", 0, 3, shape=others)
+        pm.Normal("y", pm.math.dot(A, beta) + x**2, 0.1, observed=y)
+    precision = np.linalg.inv(0.01 * np.eye(60) + 9 * A @ A.T)
+    grid = np.linspace(-4, 4, 8001)
+    density = -((grid - 0.2) ** 2) / 2 - precision.sum() * grid**4 / 2 + precision.sum(axis=0) @ y * grid**2
+    near = np.c_[2 * np.ones(60), A]
+    covariance = 0.01 * np.linalg.inv(near.T @ near)
+    chain = rng.multivariate_normal(covariance @ near.T @ (y + 1) / 0.01, covariance, 1500)
+    return model, chain, float(normalised(density) @ (grid < 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("others", "draws", "knows"), [(2, 4000, 8), (3, 4000, 0), (3, 16_000, 4), (4, 16_000, 0), (6, 4000, 0)]
+)
+def test_a_population_that_lost_a_mode_does_not_agree_with_a_chain_that_lacks_it(others: int, draws: int, knows: int) -> None:
+    """It denies the chain, or knows that its draws were too few to follow the posterior."""
+    denied = 0
+    for seed in range(8):
+        model, chain, share = sign_unknown_among(others, seed)
+        prefix = Prefix(model)
+        found = population(prefix, draws, chain, np.random.default_rng(seed))
+        assert found is not None
+        said = missed(chain, found.x, found.log_weights, prefix.labels)
+        assert said or not found.followed
+        if found.followed:
+            assert abs(normalised(found.log_weights) @ (found.x[:, 0] < 0) - share) < 0.1
+        denied += bool(said)
+    assert denied >= knows
 
 
 def test_the_last_proposals_follow_the_chain() -> None:
