@@ -224,7 +224,7 @@ def stands_for_error(view: FilterView) -> bool:
     Beyond draws of discrete variables there is nothing between one value and the next to look at: such models do not count.
     """
     continuous = all(np.issubdtype(v.type.dtype, np.floating) for v in view.model.free_RVs)
-    return continuous and not view.op.grid.choice.grids and _finds_diffusion(view) and len(view.measured()) > 1
+    return continuous and not view.op.grid.choice.grids and view.finds_diffusion and len(view.measured()) > 1
 
 
 def _settle_beyond(
@@ -276,7 +276,7 @@ def refined(at: Any, model: pm.Model, where: str, following: bool = False) -> bo
     views = {name: filter_view(name, model) for name in filter_names(model)}
     if following:
         views = {name: view for name, view in views.items() if view.op.grid.choice.follows}
-    views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or _finds_diffusion(view)}
+    views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or view.finds_diffusion}
     before = {name: view.op.grid.choice for name, view in views.items()}
     if views:
         _settle(views, _points(at, model, 1)[0], where)
@@ -289,7 +289,7 @@ def short_of_steps(draws: Any, model: pm.Model) -> str:
     As in :func:`refined`, a number of steps with a diffusion of the user's is left alone.
     """
     views = {name: filter_view(name, model) for name in filter_names(model)}
-    views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or _finds_diffusion(view)}
+    views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or view.finds_diffusion}
     if not views:
         return ""
     before = {name: view.op.grid.choice for name, view in views.items()}
@@ -345,11 +345,6 @@ def followed(point: Mapping[str, Any], model: pm.Model) -> bool | None:
         if choice is not None and None not in found:
             _put(view, choice)
     return None not in found
-
-
-def _finds_diffusion(view: FilterView) -> bool:
-    """Whether a filter estimates its diffusion by itself."""
-    return view.problem.calibrated or view.problem.form.dynamic
 
 
 def substeps_attrs(model: pm.Model | None = None) -> dict[str, Any]:

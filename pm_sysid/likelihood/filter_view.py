@@ -68,6 +68,17 @@ class FilterView:
         return self.observed[:, None] if self.op.flat else self.observed
 
     @property
+    def finds_diffusion(self) -> bool:
+        """Whether the filter estimates its diffusion by itself."""
+        return self.problem.calibrated or self.problem.form.dynamic
+
+    @property
+    def free_diffusion(self) -> bool:
+        """Whether the diffusion depends on free variables: it then stands for process noise."""
+        known = set() if self.finds_diffusion else set(ancestors([self.unknowns.diffusion]))
+        return any(v in known for v in self.model.free_RVs)
+
+    @property
     def free(self) -> list[Any]:
         """Free variables of the model that the filter depends on, in the model's order."""
         known = set(ancestors(self.unknowns))

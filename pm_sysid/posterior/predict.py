@@ -109,7 +109,9 @@ def predict(
     Warns
     -----
     UserWarning
-        If neither the samples nor the records of the fit say where a state begins.
+        If neither the samples nor the records of the fit say where a state begins, and where the diffusion is a parameter of
+        the model: it stands for process noise, which free runs do not have (``pm.sample_posterior_predictive`` draws records
+        with it).
 
     Notes
     -----
@@ -152,6 +154,13 @@ def predict(
         raise ValueError("x0 holds arrays; with every_step a run belongs to no draw, so give a number for each state.")
     source = Source(idata, model_of(model), name)
     system, total = source.system, source.total
+    if source.view.free_diffusion:
+        warnings.warn(
+            f"the diffusion of {source.view.name!r} is a parameter: it stands for process noise, which free runs do not have. "
+            "Their bands are those of the equations alone, and too narrow for the measurements; put the record into the model "
+            "(set_data) and call pm.sample_posterior_predictive for such with process noise.",
+            stacklevel=2,
+        )
     if isinstance(data, TimeSeries):  # simulate refuses what is no record
         check_units("data", data, OF_FIT, source.view.op.grid.records)
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)

@@ -331,7 +331,8 @@ class Study:
             colour = known or rest or ("" if known == "" and rest == "" else None)
             ratio = float(np.sqrt(np.mean(noise.scores(i, y[scored] - middle[scored]) ** 2)))  # NaN where no noise is known
             size, unit_noise = (ratio, 1.0) if np.isfinite(ratio) else (float(error), None)
-            self.verdicts.append(verdicts.run(what, output, size, float(fit), unit_noise, colour))
+            driven = filter_view(name, self.model).free_diffusion
+            self.verdicts.append(verdicts.run(what, output, size, float(fit), unit_noise, colour, driven))
             score = Score(output, float(error), self.units.get(output, ""), float(fit), record in self.validation.all)
             self.scores.append(score)
             unit = f" {score.unit}" if score.unit else ""

@@ -114,7 +114,8 @@ TABLE = (
     (
         "integration error",
         f"`sid.check_substeps`: means change by more than {FINE:g} standard deviations, or standard deviations by more than "
-        f"{100 * (STRETCHED - 1):.0f} %, at half the step ({BAD})",
+        f"{100 * (STRETCHED - 1):.0f} %, at half the step ({BAD}; no problem with a diffusion of your own, to which the number "
+        "of steps belongs)",
         "`sid.set_substeps` twice as many, or a higher order; sample again",
     ),
     (
@@ -134,8 +135,9 @@ TABLE = (
     ),
     (
         "free run",
-        f"error above {NOISE_ONLY:g} times the noise (up to {SMALL:g}: small); or fit below {POOR_FIT:g} %; or innovations, or "
-        "what the run leaves, are no noise, whatever the size of the error",
+        f"error above {NOISE_ONLY:g} times the noise (up to {SMALL:g}: small; no problem where the diffusion is a parameter, "
+        f"which stands for process noise); or fit below {POOR_FIT:g} %; or innovations, or what the run leaves, are no noise, "
+        "whatever the size of the error",
         "another structure, another `intersample`",
     ),
     (
@@ -457,7 +459,9 @@ def left_over(what: str, output: str, tests: ResidualTests) -> Verdict:
     return Verdict("look", f"{text}: {reason}." if tests.apart is None else f"{text}, {without(tests.apart)}.")
 
 
-def run(what: str, output: str, error: float, fit: float, noise: float | None, colour: str | None = "") -> Verdict:
+def run(
+    what: str, output: str, error: float, fit: float, noise: float | None, colour: str | None = "", driven: bool = False
+) -> Verdict:
     """How well a free run meets a measurement.
 
     A noise that the model estimates takes up whatever the structure lacks, so that an error of its size says little by
@@ -474,6 +478,8 @@ def run(what: str, output: str, error: float, fit: float, noise: float | None, c
     colour : str or None
         What shows that innovations, or what the run leaves, are no noise (:func:`coloured`); None if there were too few
         to test.
+    driven : bool
+        Whether the model has process noise, as a diffusion that is a parameter, which no free run has.
     """
     text = f"{what}, {output}: fit {fit:.1f} %"
     if noise is None:
@@ -495,6 +501,9 @@ def run(what: str, output: str, error: float, fit: float, noise: float | None, c
                 "look", f"{text}; whether what is left is noise cannot be tested (too few samples, or coloured noise)."
             )
         return Verdict("good", f"{text}, and what is left is noise: as small as can be.")
+    if driven:
+        said = f"{text}: a free run lacks the process noise that the diffusion of this model stands for, which innovations have"
+        return Verdict("look", f"{said}; pm.sample_posterior_predictive draws records with it.")
     if ratio < SMALL and fit > POOR_FIT:
         return Verdict("look", f"{text}: small systematic errors remain.")
     if fit > ACCURATE_FIT:

@@ -213,10 +213,12 @@ class LogLikelihoodCriterion(Criterion):
     def too_coarse(self, substeps: int, change: float) -> str:
         event = self.event(substeps)
         how = "doubled, or dense where the equations change" if event else "doubled"
+        found = self.problem.calibrated or self.problem.form.dynamic
+        own = "" if found else " A diffusion of your own that stands for process noise may be meant for this number of steps."
         return (
             f"{named(substeps, self.grids)}: {self.where} the log-likelihood moves by {in_words(change)} when the substeps are "
             f"{how} (more than {LOGLIK_TOLERANCE}); the posterior may be biased by integration error. "
-            f"Use more substeps, a higher order, or substeps='auto'.{event}"
+            f"Use more substeps, a higher order, or substeps='auto'.{event}{own}"
         )
 
     @override

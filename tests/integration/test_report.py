@@ -250,6 +250,24 @@ def test_the_check_of_substeps_sees_a_coarse_step() -> None:
     assert check.level == "bad" and "sample again" in check.verdict
 
 
+def test_process_noise_by_a_diffusion_is_no_integration_error_and_free_runs_lack_it() -> None:
+    coarse = sid.TimeSeries(RECORD.t[::6], RECORD.u[::6], RECORD.y[::6], inputs="F", intersample="foh")
+    with pm.Model() as model:
+        params = {"c": pm.HalfNormal("c", 1.0), "k": pm.Normal("k", 20.0, 20.0)}
+        solver = sid.EK0(order=2, diffusion=pm.HalfNormal("g", 1.0))
+        with pytest.warns(sid.SubstepWarning, match="process noise may be meant for this number of steps"):
+            sid.ODEFilter("y", SYSTEM, coarse, params, noise=0.001, solver=solver, substeps=1)
+    posterior = draws()
+    del posterior["posterior"]["noise"]
+    g = xr.DataArray(np.random.default_rng(0).uniform(0.01, 0.02, (2, 400)), dims=("chain", "draw"))
+    posterior["posterior"] = xr.DataTree(posterior["posterior"].to_dataset().assign(g=g))
+    check = sid.check_substeps(posterior, model=model)
+    assert check.given_diffusion and check.level == "look"
+    assert "belongs to what it means" in check.verdict and "set_substeps" not in check.verdict
+    with pytest.warns(UserWarning, match="the diffusion of 'y' is a parameter: it stands for process noise"):
+        sid.predict(posterior, coarse, model=model, x0=0.0, draws=3)
+
+
 def test_channels_in_another_order_than_the_systems_are_refused() -> None:
     swapped = RECORD.replace(y=RECORD.y[:, ::-1], outputs=("acceleration", "position"))
     with pytest.raises(ValueError, match="the same in another order"):

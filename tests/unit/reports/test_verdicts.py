@@ -52,6 +52,13 @@ def test_a_fair_fit_that_leaves_noise_is_fine() -> None:
     assert swallowed.level == "bad" and "has taken up what the structure lacks" in swallowed.text
 
 
+def test_a_free_run_without_the_process_noise_of_the_model_is_no_problem() -> None:
+    for ratio, fit in ((1.5, 75.0), (9.0, -20.0)):
+        found = verdicts.run("run", "y", ratio, fit, 1.0, "", driven=True)
+        assert found.level == "look" and "lacks the process noise" in found.text
+    assert level(1.0, 75.0, 1.0, "", driven=True) == "good"
+
+
 def test_colour_in_words() -> None:
     assert verdicts.coloured(residual_tests(WHITE, INPUT)) == ""
     assert verdicts.coloured(residual_tests(WHITE[1:] + WHITE[:-1], INPUT[1:])).startswith("is not white")
