@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,21 @@ from pytensor.graph.basic import Variable
 from pm_sysid.idata import group
 from pm_sysid.inference.linearised import Linearised
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
-from pm_sysid.likelihood.filter_steps import short_of_steps
+from pm_sysid.likelihood.filter_steps import settle_substeps, short_of_steps
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.sampling.executors import Execution
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, one_after_the_other, stages
+from pm_sysid.solve.substeps import SubstepWarning
 
 _log = logging.getLogger("pm_sysid")
 
 #: Samples from which on a record has the linearisation about its uncertain initial state measured only where a sensor is not
 #: Gaussian: there is little that it could have changed after so many, and it would take longer than the draws.
 LONG = 2000
+#: How often sampling begins again because the posterior needs more steps.
+AGAIN = 2
 
 
 def sample_ibis(
@@ -100,12 +104,13 @@ def sample_ibis(
     these reach what the particles hold and say something else, weighted draws take their place. With ``search=False``
     neither is done.
 
-    The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`, and the doubt says where they
-    were too few; they stay as they are. A mode far from all draws, which too few steps have ruled out, is not seen;
-    :func:`sample` looks for such modes. What linearising about an uncertain initial state costs is measured as by
-    :func:`check_initial_state`, and by draws of the prior: the error of the evidence is at least as large. Of records of more
-    than 2,000 samples this is done only where a sensor's noise is not Gaussian or depends on the output, or it has limits. What
-    linearising about processes costs is measured as by :func:`check_processes`, in some seconds.
+    The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`. Filters with
+    ``substeps="auto"`` that took too few take more, and the draws begin again, at most twice; where that is not enough, with a
+    ``checkpoint``, and of filters with a number of steps the doubt says so. A mode far from all draws, which too few steps have
+    ruled out, is not seen; :func:`sample` looks for such modes. What linearising about an uncertain initial state costs is
+    measured as by :func:`check_initial_state`, and by draws of the prior: the error of the evidence is at least as large. Of
+    records of more than 2,000 samples this is done only where a sensor's noise is not Gaussian or depends on the output, or it
+    has limits. What linearising about processes costs is measured as by :func:`check_processes`, in some seconds.
 
     Examples
     --------
@@ -120,11 +125,29 @@ def sample_ibis(
     model = model_of(model)
     options: dict[str, Any] = {"random_seed": random_seed, "checkpoint": checkpoint, "threads": threads, "execution": execution}
     idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
-    reasons = [short] if (short := short_of_steps(idata, model)) else []
+    short = short_of_steps(idata, model)
+    for _ in range(AGAIN):
+        if not short or checkpoint is not None or "start" in settings or not _more_steps(idata, model):
+            break
+        _log.info("IBIS: the posterior needs more filter steps than were taken; with these the draws begin again.")
+        idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
+        short = short_of_steps(idata, model)
+    reasons = [short] if short else []
     for reason in [*reasons, *_linearised(idata, model)]:
         doubt_evidence(idata, [reason])
         _log.warning("IBIS: %s", reason)
     return idata
+
+
+def _more_steps(idata: xr.DataTree, model: pm.Model) -> bool:
+    """Take the steps that the draws need in filters that choose theirs, and say whether there are more than before."""
+    before = {name: filter_view(name, model).op.grid.choice for name in filter_names(model)}
+    if not any(choice.asked == "auto" for choice in before.values()):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SubstepWarning)  # what is left is judged again on the new draws
+        after = settle_substeps(idata, model=model, where="on the posterior")
+    return any(after[name].replaces(choice) for name, choice in before.items())
 
 
 def _linearised(idata: xr.DataTree, model: pm.Model) -> list[str]:

@@ -10,6 +10,7 @@ import pymc as pm
 import pytest
 
 import pm_sysid as sid
+from pm_sysid.inference import sample_ibis
 from pm_sysid.likelihood.filter_view import filter_view
 
 DECAY = sid.System(lambda t, x, u, p: -p.w * x.level, states=("level",), params=("w",), observe=lambda t, x, dx, u, p: x.level)
@@ -59,17 +60,19 @@ def test_a_number_that_goes_with_a_diffusion_is_left_alone(model: pm.Model) -> N
     assert mode.substeps["substeps_y"] == 1 and np.isnan(mode.substeps["substeps_y_error"])
 
 
-def test_sequential_draws_say_that_they_needed_more_steps(model: pm.Model) -> None:
-    """And leave the steps as they were."""
+def test_sequential_draws_say_that_they_needed_more_steps(model: pm.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leave the steps as they were, where they do not begin again with what they need."""
     options: dict[str, Any] = {"model": model, "chains": 2, "cores": 1, "random_seed": 0, "progressbar": False}
     with_steps(model, 1, "auto")
-    coarse = sid.sample_ibis(200, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(sample_ibis, "AGAIN", 0)
+        coarse = sid.sample_ibis(200, **options)
     doubt = sid.log_evidence(coarse).doubt
     assert "drawn with 1 steps a sample of 'y' and needs" in doubt and filter_view("y", model).op.substeps == 1
-    chosen = sid.settle_substeps(coarse, model=model)["y"].substeps
+    again = sid.sample_ibis(200, **options)
+    chosen = filter_view("y", model).op.substeps
     assert f"needs {chosen} steps a sample" in doubt and chosen > 1
-    with_steps(model, chosen, "auto")
-    assert "steps a sample" not in sid.log_evidence(sid.sample_ibis(200, **options)).doubt
+    assert "steps a sample" not in sid.log_evidence(again).doubt
 
 
 def alias_model(substeps: int | Literal["auto"] = "auto") -> pm.Model:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+from scipy.special import logsumexp, softmax
+from scipy.stats import norm
 
 import pm_sysid as sid
 from pm_sysid.inference import sample_ibis as module
@@ -110,3 +112,37 @@ def test_a_start_that_is_given_is_the_same_with_a_longer_record(caplog: pytest.L
         found = sid.extend(begun, model=driven(60, **start), random_seed=1, cores=1, progressbar=False)
     assert not any(r.getMessage().startswith("extend:") for r in caplog.records)
     assert np.isfinite(stages(found)["log_product"].values[:, -1]).all()
+
+
+def drops_within_an_interval(**options: Any) -> tuple[pm.Model, np.ndarray, np.ndarray]:
+    """``x' = a x^2``: where a is far below zero the solution drops before the second sample, and one step rules that out."""
+    t, grid = np.arange(5.0), np.linspace(-8, 0.25, 33_001)[:-1]
+    y = 1 / (1 - 0.1 * t) + 0.7 * np.random.default_rng(0).standard_normal(5)
+    system = sid.System(lambda t, x, u, p: p.a * x.l**2, states=("l",), params=("a",), observe=lambda t, x, dx, u, p: x.l)
+    with pm.Model() as model:
+        sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), {"a": pm.Normal("a")}, noise=1.0, x0=1.0, **options)
+    density = norm.logpdf(grid) + norm.logpdf(y, 1 / (1 - grid[:, None] * t), 1.0).sum(axis=1)
+    return model, grid, density
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_filters_that_choose_their_steps_take_what_the_posterior_needs(seed: int) -> None:
+    model, grid, density = drops_within_an_interval(substeps="auto")
+    w = softmax(density)
+    sd = np.sqrt(w @ grid**2 - (w @ grid) ** 2)
+    idata = sid.sample_ibis(1000, model=model, **QUIET | {"random_seed": seed})
+    found = sid.log_evidence(idata)
+    assert found.doubt == "" and abs(found.value - logsumexp(density) - np.log(grid[1] - grid[0])) < 4 * found.error + 0.02
+    assert 0.85 < float(idata.posterior["a"].std()) / sd < 1.15
+
+
+@pytest.mark.slow
+def test_a_number_of_steps_and_a_checkpoint_leave_them_as_they_are(tmp_path: Any) -> None:
+    model, *_ = drops_within_an_interval(substeps=1)
+    assert (
+        "With 1 steps a sample of 'y' a part of the posterior is ruled out"
+        in sid.log_evidence(sid.sample_ibis(500, model=model, **QUIET)).doubt
+    )
+    model, *_ = drops_within_an_interval(substeps="auto")
+    assert "needs" in sid.log_evidence(sid.sample_ibis(500, model=model, checkpoint=tmp_path, **QUIET)).doubt
