@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,12 @@ from pytensor.graph.basic import Variable
 from pm_sysid.idata import group
 from pm_sysid.inference.linearised import Linearised
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
-from pm_sysid.likelihood.filter_steps import settle_substeps, short_of_steps
+from pm_sysid.likelihood.filter_steps import short_of_steps
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.sampling.executors import Execution
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, one_after_the_other, stages
-from pm_sysid.solve.substeps import SubstepWarning
 
 _log = logging.getLogger("pm_sysid")
 
@@ -124,30 +122,26 @@ def sample_ibis(
     """
     model = model_of(model)
     options: dict[str, Any] = {"random_seed": random_seed, "checkpoint": checkpoint, "threads": threads, "execution": execution}
-    idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
-    short = short_of_steps(idata, model)
-    for _ in range(AGAIN):
-        if not short or checkpoint is not None or "start" in settings or not _more_steps(idata, model):
+    again = 0 if checkpoint is not None or "start" in settings else AGAIN
+    known: xr.DataTree | None = None
+    for left in range(again, -1, -1):
+        try:
+            idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
+        except KeyboardInterrupt:
+            if known is None:
+                raise
+            idata, short = known, "The draws had too few filter steps, and drawing them again was interrupted: sample again."
+            break
+        known = idata
+        short, taken = short_of_steps(idata, model, take=left > 0)
+        if not taken:
             break
         _log.info("IBIS: the posterior needs more filter steps than were taken; with these the draws begin again.")
-        idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
-        short = short_of_steps(idata, model)
     reasons = [short] if short else []
     for reason in [*reasons, *_linearised(idata, model)]:
         doubt_evidence(idata, [reason])
         _log.warning("IBIS: %s", reason)
     return idata
-
-
-def _more_steps(idata: xr.DataTree, model: pm.Model) -> bool:
-    """Take the steps that the draws need in filters that choose theirs, and say whether there are more than before."""
-    before = {name: filter_view(name, model).op.grid.choice for name in filter_names(model)}
-    if not any(choice.asked == "auto" for choice in before.values()):
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SubstepWarning)  # what is left is judged again on the new draws
-        after = settle_substeps(idata, model=model, where="on the posterior")
-    return any(after[name].replaces(choice) for name, choice in before.items())
 
 
 def _linearised(idata: xr.DataTree, model: pm.Model) -> list[str]:

@@ -283,17 +283,19 @@ def refined(at: Any, model: pm.Model, where: str, following: bool = False) -> bo
     return any(view.op.grid.choice.replaces(before[name]) for name, view in views.items())
 
 
-def short_of_steps(draws: Any, model: pm.Model) -> str:
+def short_of_steps(draws: Any, model: pm.Model, take: bool = False) -> tuple[str, bool]:
     """What :func:`settle_substeps` has against the steps with which a posterior was drawn, in words; they stay as they are.
 
-    As in :func:`refined`, a number of steps with a diffusion of the user's is left alone.
+    With ``take`` filters that choose their steps take what is missing, and the second part says whether one has; nothing is
+    said against those, since the draws have to be made again. As in :func:`refined`, a number of steps with a diffusion of the
+    user's is left alone.
     """
     views = {name: filter_view(name, model) for name in filter_names(model)}
     views = {name: view for name, view in views.items() if view.op.grid.choice.asked == "auto" or view.finds_diffusion}
-    if not views:
-        return ""
     before = {name: view.op.grid.choice for name, view in views.items()}
-    said: list[str] = []
+    said, taken = list[str](), False
+    if not views:
+        return "", taken
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -303,6 +305,9 @@ def short_of_steps(draws: Any, model: pm.Model) -> str:
     said += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
     for name, view in views.items():
         now, then = view.op.grid.choice, before[name]
+        if take and now.replaces(then) and then.asked == "auto":
+            taken = True
+            continue
         if now.replaces(then):
             more = f"{now.substeps} steps a sample" if now.grids is then.grids else "steps that follow another solution"
             said.append(
@@ -311,7 +316,7 @@ def short_of_steps(draws: Any, model: pm.Model) -> str:
             )
             _put(view, then)
         view.op.grid.choice = then
-    return " ".join(said)
+    return " ".join(said), taken
 
 
 def twice(model: pm.Model) -> dict[str, StepChoice]:

@@ -146,3 +146,19 @@ def test_a_number_of_steps_and_a_checkpoint_leave_them_as_they_are(tmp_path: Any
     )
     model, *_ = drops_within_an_interval(substeps="auto")
     assert "needs" in sid.log_evidence(sid.sample_ibis(500, model=model, checkpoint=tmp_path, **QUIET)).doubt
+
+
+@pytest.mark.slow
+def test_an_interruption_of_the_second_run_leaves_the_draws_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, *_ = drops_within_an_interval(substeps="auto")
+    drawn, draws = [], module.sequential_draws
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        if drawn:
+            raise KeyboardInterrupt
+        drawn.append(draws(*arguments, **options))
+        return drawn[0]
+
+    monkeypatch.setattr(module, "sequential_draws", once)
+    idata = sid.sample_ibis(300, model=model, **QUIET)
+    assert idata is drawn[0] and "drawing them again was interrupted" in sid.log_evidence(idata).doubt

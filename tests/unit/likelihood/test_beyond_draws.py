@@ -112,7 +112,7 @@ def test_draws_stay_where_judging_their_steps_is_interrupted(monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(filter_steps, "_settle", interrupted)
-    said = filter_steps.short_of_steps(cut_draws(), model)
+    said, _ = filter_steps.short_of_steps(cut_draws(), model)
     assert "was not judged to the end" in said and view.op.grid.choice.substeps == view.op.substeps == 4
 
 

@@ -151,7 +151,7 @@ def test_the_doubt_reaches_the_verdicts(blown) -> None:
     model, _ = blown
     run = _Run(model, 100, 100, 2, 1, 0, False)
     assert not run._more_steps({"k": 1.0}, "at the mode") and "Near t = 5.03" in run.steps_trouble
-    assert "Near t = 5.03" in short_of_steps(DRAWS, model)
+    assert "Near t = 5.03" in short_of_steps(DRAWS, model)[0]
 
 
 def test_a_check_afterwards_doubts_steps_that_pass_over_a_blow(blown) -> None:
