@@ -27,7 +27,7 @@ _log = logging.getLogger("pm_sysid")
 #: Gaussian: there is little that it could have changed after so many, and it would take longer than the draws.
 LONG = 2000
 #: How often sampling begins again because the posterior needs more steps.
-AGAIN = 2
+AGAIN = 3
 
 
 def sample_ibis(
@@ -103,7 +103,7 @@ def sample_ibis(
     neither is done.
 
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`. Filters with
-    ``substeps="auto"`` that took too few take more, and the draws begin again, at most twice; where that is not enough, with a
+    ``substeps="auto"`` that took too few take more, and the draws begin again, at most three times; where that is not enough, with a
     ``checkpoint``, and of filters with a number of steps the doubt says so. A mode far from all draws, which too few steps have
     ruled out, is not seen; :func:`sample` looks for such modes. What linearising about an uncertain initial state costs is
     measured as by :func:`check_initial_state`, and by draws of the prior: the error of the evidence is at least as large. Of
