@@ -105,10 +105,11 @@ def sample_ibis(
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`. Filters with
     ``substeps="auto"`` that took too few take more, and the draws begin again, at most three times; where that is not enough,
     with a ``checkpoint``, and of filters with a number of steps the doubt says so. A mode far from all draws, which too few
-    steps have ruled out, is not seen; :func:`sample` looks for such modes. What linearising about an uncertain initial state costs is
-    measured as by :func:`check_initial_state`, and by draws of the prior: the error of the evidence is at least as large. Of
-    records of more than 2,000 samples this is done only where a sensor's noise is not Gaussian or depends on the output, or it
-    has limits. What linearising about processes costs is measured as by :func:`check_processes`, in some seconds.
+    steps have ruled out, is not seen; :func:`sample` looks for such modes. What linearising about an uncertain initial state
+    costs is measured as by :func:`check_initial_state`, and by draws of the prior: the error of the evidence is at least as
+    large. Of records of more than 2,000 samples this is done only where a sensor's noise is not Gaussian or depends on the
+    output, or it has limits. What linearising about processes costs is measured as by :func:`check_processes`, in some
+    seconds.
 
     Examples
     --------
