@@ -450,7 +450,8 @@ class _Run:
             return (
                 f"None of {searches} searches led to the best mode, which a draw has found: there may be a better one. {remedy}"
             )
-        if led == 1:
+        # Where densities rise without end (the scale of a hierarchy goes to zero), each search stops at a place of its own.
+        if led == 1 and self.mode is not None and self.mode.converged:
             return f"Only {led} of {searches} searches led to the best mode: there may be a better one. {remedy}"
         for name in filter_names(self.model):
             if output := coloured_output(idata, name, self.model):

@@ -121,7 +121,9 @@ def settle_substeps(
     The log-likelihood of the record itself is computed again with twice and four times as many steps. Filters that were built
     with ``substeps="auto"`` take twice as many until that makes less than 0.1 for nine of ten points (and never fewer than
     they have). Filters with a number of steps keep it; a warning says if it is too small. Steps that follow a solution are
-    doubled further, if one point is given, until the slope of the log-likelihood there stays within one percent.
+    doubled further, if one point is given, until the slope of the log-likelihood there stays within one percent. Where the
+    diffusion is a parameter of the model, it may stand for process noise, of a size that depends on the number of steps; they
+    are then left as they are.
 
     Parameters
     ----------
@@ -190,9 +192,12 @@ def _settle(
 ) -> None:
     """Judge the steps of filters at values of the free variables, and put in more where there are too few.
 
-    With many values, ``located``, parameters beyond them are looked at as well.
+    With many values, ``located``, parameters beyond them are looked at as well. Filters whose diffusion is a parameter keep
+    theirs: the number of steps belongs to what such a diffusion means.
     """
     for name, view in views.items():
+        if view.free_diffusion:
+            continue
         samples = sum(len(r) for r in _records(view))
         few = rows[:: max(1, -(-len(rows) * samples // MOST_EVALUATED))]
         choice = _judged(name, view, unknowns_at(view, few), where)

@@ -266,6 +266,7 @@ def test_process_noise_by_a_diffusion_is_no_integration_error_and_free_runs_lack
     assert "belongs to what it means" in check.verdict and "set_substeps" not in check.verdict
     with pytest.warns(UserWarning, match="the diffusion of 'y' is a parameter: it stands for process noise"):
         sid.predict(posterior, coarse, model=model, x0=0.0, draws=3)
+    assert sid.settle_substeps(posterior, model=model)["y"].substeps == 1  # without a warning: they belong to the diffusion
 
 
 def test_channels_in_another_order_than_the_systems_are_refused() -> None:

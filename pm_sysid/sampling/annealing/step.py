@@ -339,7 +339,7 @@ class DataAnnealing(BlockedStep):
         found = missed(kept, same_turn(x, centre, self.angles[self.own]), log_weights, labels)
         if found:
             reasons.append(f"a chain may have missed a part of the posterior, whatever R-hat says: {found}")
-        unknown = not found and (found is None or not followed)
+        unknown = not found and (found is None or not followed or bool(bad))
         known = math.nan if unknown else float(bool(found))
         level = "warn" if reasons else "info"
         if unknown and len(self.own) == len(self.prefix.labels):

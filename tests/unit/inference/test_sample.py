@@ -464,3 +464,26 @@ def test_slow_chains_between_a_narrow_mode_and_far_tails_give_way_to_sequential_
     draws = idata.posterior["x"].values.reshape(-1, 3)
     right = np.all(np.abs(draws.mean(axis=0) - mean) < 0.3 * sd) and np.all(np.abs(np.log(draws.std(axis=0) / sd)) < 0.3)
     assert idata.attrs["method"] == "ibis" and (right or not idata.attrs["trusted"])
+
+
+@pytest.mark.slow
+def test_the_scale_of_a_hierarchy_that_may_be_zero_is_no_missed_mode() -> None:
+    """The density rises without end as the scale goes to zero; each search stops at a place of its own. Exact by quadrature."""
+    y = 2.0 * np.random.default_rng(5).standard_normal(5)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 3.0)
+        pm.Normal("y", pm.Normal("school", mu, tau, shape=5), 2.0, observed=y)
+    log_tau = np.linspace(-10, 8, 4001)
+    variance = 4 + np.exp(2 * log_tau)
+    density = (
+        -2.5 * np.log(variance)
+        - np.sum((y - y.mean()) ** 2) / variance / 2
+        - np.log(1 + 125 / variance) / 2
+        - y.mean() ** 2 / (variance / 5 + 25) / 2
+    )
+    w = softmax(density + log_tau - np.log1p(np.exp(2 * log_tau) / 9))
+    mean = w @ log_tau
+    sd = np.sqrt(w @ (log_tau - mean) ** 2)
+    idata = sid.sample(model, 1000, **QUIET | {"chains": 4})
+    draws = np.log(idata.posterior["tau"].values)
+    assert idata.attrs["trusted"] and abs(draws.mean() - mean) < 0.2 * sd and 0.85 < draws.std() / sd < 1.15
