@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from pytensor.graph.basic import Variable
 from pm_sysid.idata import group
 from pm_sysid.inference.linearised import Linearised
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
-from pm_sysid.likelihood.filter_steps import short_of_steps
+from pm_sysid.likelihood.filter_steps import put_steps, short_of_steps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.sampling.executors import Execution
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, one_after_the_other, stages
+from pm_sysid.solve.substeps import StepChoice
 
 _log = logging.getLogger("pm_sysid")
 
@@ -142,6 +144,7 @@ def sample_ibis(
     for reason in [*reasons, *_linearised(idata, model)]:
         doubt_evidence(idata, [reason])
         _log.warning("IBIS: %s", reason)
+    idata.attrs.update(substeps_attrs(model))
     return idata
 
 
@@ -187,7 +190,8 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     Notes
     -----
     An initial state that an :class:`ODEFilter` reads off its record has another prior in a longer one. The result is that of
-    the new prior; of the new stages ``log_product`` is not a number, since their weights are of both priors.
+    the new prior; of the new stages ``log_product`` is not a number, since their weights are of both priors. Filters with
+    ``substeps="auto"`` take at least as many steps as those of ``idata`` did.
     """
     model = model_of(model)
     old = stages(idata)
@@ -197,6 +201,7 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     n = int(last["time_index"].max())
     _check_longer(idata, model, n)
     posterior = group(idata, "posterior")
+    _take_steps(idata, model)
     coordinates, starts, same = Coordinates(model), [], _same_starts(model, n)
     if not same:
         _log.info(
@@ -223,6 +228,17 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     if "stages" in idata and "stages" in result:
         result["stages"] = xr.DataTree(one_after_the_other(group(idata, "stages"), group(result, "stages")))
     return result
+
+
+def _take_steps(idata: xr.DataTree, model: pm.Model) -> None:
+    """Give filters that choose their steps at least as many as the draws were made with."""
+    more: dict[str, StepChoice] = {}
+    for name in filter_names(model):
+        choice, then = filter_view(name, model).op.grid.choice, int(idata.attrs.get(f"substeps_{name}", 0))
+        if choice.asked == "auto" and choice.grids is None and then > choice.substeps:
+            more[name] = replace(choice, substeps=then, where="for the draws that are extended")
+            _log.info("extend: %r takes %d steps a sample, as the draws that are extended did.", name, then)
+    put_steps(more, model)
 
 
 def _same_starts(model: pm.Model, n: int) -> bool:

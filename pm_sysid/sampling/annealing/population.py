@@ -151,7 +151,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
         reach = min(N, int(np.ceil(growth * n)))
         log_target, log_prior = _paths(prefix, x, n, reach)
         evaluated += len(x) * reach
-        if len(cloud.proposals) or n == N > 1:
+        if n == N and not first:
             cloud = Cloud(
                 np.concatenate([cloud.x, x]), np.concatenate([cloud.log_target, log_target[:, 0]]), (*cloud.proposals, proposal)
             )

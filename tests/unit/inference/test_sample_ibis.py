@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 import pm_sysid as sid
 from pm_sysid.inference import sample_ibis as module
+from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.sampling.smc.stages import stages
 from support import tiny
 
@@ -79,7 +80,8 @@ def driven(samples: int, **start: Any) -> pm.Model:
     z = sid.simulate(OSCILLATOR, free, {"k": 7.0}, x0={"z": 0.2, "v": 0.0})["y"].values
     record = sid.TimeSeries(t, free.u, z + 0.02 * np.random.default_rng(0).standard_normal(60), inputs="F")[:samples]
     with pm.Model() as model:
-        sid.ODEFilter("y", OSCILLATOR, record, {"k": pm.LogNormal("k", np.log(5.0), 0.5)}, noise=0.02, substeps=2, **start)
+        k = pm.LogNormal("k", np.log(5.0), 0.5)
+        sid.ODEFilter("y", OSCILLATOR, record, {"k": k}, noise=0.02, **{"substeps": 2} | start)
     return model
 
 
@@ -162,3 +164,18 @@ def test_an_interruption_of_the_second_run_leaves_the_draws_of_the_first(monkeyp
     monkeypatch.setattr(module, "sequential_draws", once)
     idata = sid.sample_ibis(300, model=model, **QUIET)
     assert idata is drawn[0] and "drawing them again was interrupted" in sid.log_evidence(idata).doubt
+
+
+@pytest.mark.slow
+def test_draws_are_extended_with_the_steps_that_they_were_made_with() -> None:
+    start = {"x0": {"z": 0.2, "v": 0.0}}
+    begun = sid.sample_ibis(200, model=driven(30, **start), **QUIET)
+    assert begun.attrs["substeps_y"] == 2
+    begun.attrs["substeps_y"] = 16  # as if the posterior of the first samples had needed them
+    model = driven(60, **start | {"substeps": "auto"})
+    assert filter_view("y", model).op.substeps < 16
+    longer = sid.extend(begun, model=model, random_seed=1, cores=1, progressbar=False)
+    assert filter_view("y", model).op.substeps == longer.attrs["substeps_y"] == 16
+    fixed = driven(60, **start)
+    sid.extend(begun, model=fixed, random_seed=1, cores=1, progressbar=False)
+    assert filter_view("y", fixed).op.substeps == 2

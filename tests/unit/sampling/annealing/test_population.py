@@ -76,6 +76,14 @@ def test_a_population_that_lost_a_mode_does_not_agree_with_a_chain_that_lacks_it
     assert denied >= knows
 
 
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_few_samples_have_a_population_too(samples: int) -> None:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x"), 0.1, observed=np.ones(samples))
+    found = population(Prefix(model), 1000, NO_CHAIN, np.random.default_rng(0))
+    assert found is not None and found.followed and found.estimate.efficiency > 0.5
+
+
 def test_the_last_proposals_follow_the_chain() -> None:
     """Even where the population cannot find a place in a million."""
     with pm.Model() as model:
