@@ -450,8 +450,10 @@ class _Run:
             return (
                 f"None of {searches} searches led to the best mode, which a draw has found: there may be a better one. {remedy}"
             )
-        # Where densities rise without end (the scale of a hierarchy goes to zero), each search stops at a place of its own.
-        if led == 1 and self.mode is not None and self.mode.converged:
+        # Where a density rises without end (the scale of a hierarchy goes to zero), each search stops at a place of its own.
+        # The likelihood of a filter may be so rough that a search stops before its maximum, and another mode is possible.
+        endless = self.mode is not None and not self.mode.converged and not filter_names(self.model)
+        if led == 1 and not endless:
             return f"Only {led} of {searches} searches led to the best mode: there may be a better one. {remedy}"
         for name in filter_names(self.model):
             if output := coloured_output(idata, name, self.model):

@@ -50,23 +50,23 @@ class SubstepCheck(Reweighted):
     event : str
         When the equations change with time between the steps, coarse and fine, so that both pass over it, and what to do; empty
         if they do not, or if it does not matter.
-    given_diffusion : bool
-        Whether the diffusion is a number or a parameter of the user's: it may stand for process noise, whose size is meant for
-        the present number of steps, so that another posterior with finer ones is no sign of integration error.
+    free_diffusion : bool
+        Whether the diffusion is a parameter of the model: it may stand for process noise, whose size is meant for the present
+        number of steps, so that another posterior with finer ones is no sign of integration error.
     """
 
     substeps: int
     finer: int
     beyond: str = ""
     event: str = ""
-    given_diffusion: bool = False
+    free_diffusion: bool = False
 
     @property
     def level(self) -> str:
         """``"good"``, ``"look"`` or ``"bad"``."""
         if self.beyond or self.event:
             return "bad"
-        return "look" if self.given_diffusion and super().level == "bad" else super().level
+        return "look" if self.free_diffusion and super().level == "bad" else super().level
 
     @property
     def verdict(self) -> str:
@@ -82,13 +82,13 @@ class SubstepCheck(Reweighted):
                 f"set_substeps({self.finer}) (or build the ODEFilter with a higher order) and sample again."
             )
         steps = f"With {self.finer} instead of {self.substeps} filter steps a sample"
-        if self.given_diffusion and self.level != "good":
+        if self.free_diffusion and self.level != "good":
             name, shift = self.worst
             return (
                 f"{steps} the posterior would be another one: the mean of {name} would move by {abs(shift):.2g} posterior "
-                f"standard deviations, and of 100 draws {100 * self.ess:.0f} would still count. The diffusion is a number or a "
-                "parameter of yours, and the number of steps belongs to what it means: whether there is integration error, "
-                "only a filter that calibrates its diffusion ('mle') can tell."
+                f"standard deviations, and of 100 draws {100 * self.ess:.0f} would still count. The diffusion is a "
+                "parameter, and the number of steps belongs to what it means: whether there is integration error, only a "
+                "filter that calibrates its diffusion ('mle') can tell."
             )
         remedy = f"Call set_substeps({self.finer}) (or build the ODEFilter with a higher order) and sample again."
         return self.said(steps, "integration error", remedy)
@@ -110,8 +110,8 @@ def check_substeps(
 
     ``substeps="auto"`` judges the step before sampling, at prior draws and on synthetic records. This judges it afterwards, on
     the record itself, where the posterior is: its draws are weighted by the likelihood with ``factor`` times as many substeps.
-    :func:`settle_substeps` does so too, in less detail, and takes the steps that are missing. A diffusion that the user gives,
-    or that is a parameter, may stand for process noise; the number of steps then belongs to the model, and is not judged.
+    :func:`settle_substeps` does so too, in less detail, and takes the steps that are missing. A diffusion that is a
+    parameter of the model may stand for process noise; the number of steps then belongs to it, and is not called too small.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def check_substeps(
         wall = wall_beyond(views, [view.name], points[:: max(1, len(points) // LOOKED_AT)], points)()
     event = _between(view, records, points[:: max(1, len(points) // LOOKED_AT)], fine)
     said = "" if wall is None else wall.words
-    return SubstepCheck(*reweighted(few, change), coarse, fine, said, event, not view.finds_diffusion)
+    return SubstepCheck(*reweighted(few, change), coarse, fine, said, event, view.free_diffusion)
 
 
 def _between(view: FilterView, records: Sequence[TimeSeries], points: Sequence[Sequence[np.ndarray]], finer: int) -> str:

@@ -114,8 +114,8 @@ TABLE = (
     (
         "integration error",
         f"`sid.check_substeps`: means change by more than {FINE:g} standard deviations, or standard deviations by more than "
-        f"{100 * (STRETCHED - 1):.0f} %, at half the step ({BAD}; no problem with a diffusion of your own, to which the number "
-        "of steps belongs)",
+        f"{100 * (STRETCHED - 1):.0f} %, at half the step ({BAD}; no problem with a diffusion that is a parameter, to which "
+        "the number of steps belongs)",
         "`sid.set_substeps` twice as many, or a higher order; sample again",
     ),
     (

@@ -248,6 +248,12 @@ def test_the_check_of_substeps_sees_a_coarse_step() -> None:
     del posterior["posterior"]["noise"]
     check = sid.check_substeps(posterior, model=model)
     assert check.level == "bad" and "sample again" in check.verdict
+    with pm.Model() as fixed:  # a number is no parameter: its steps are judged
+        params = {"c": pm.HalfNormal("c", 1.0), "k": pm.Normal("k", 20.0, 20.0)}
+        with pytest.warns(sid.SubstepWarning):
+            sid.ODEFilter("y", SYSTEM, coarse, params, noise=0.001, solver=sid.EK0(order=2, diffusion=1.0), substeps=1)
+    check = sid.check_substeps(posterior, model=fixed)
+    assert not check.free_diffusion and check.level == "bad"
 
 
 def test_process_noise_by_a_diffusion_is_no_integration_error_and_free_runs_lack_it() -> None:
@@ -262,7 +268,7 @@ def test_process_noise_by_a_diffusion_is_no_integration_error_and_free_runs_lack
     g = xr.DataArray(np.random.default_rng(0).uniform(0.01, 0.02, (2, 400)), dims=("chain", "draw"))
     posterior["posterior"] = xr.DataTree(posterior["posterior"].to_dataset().assign(g=g))
     check = sid.check_substeps(posterior, model=model)
-    assert check.given_diffusion and check.level == "look"
+    assert check.free_diffusion and check.level == "look"
     assert "belongs to what it means" in check.verdict and "set_substeps" not in check.verdict
     with pytest.warns(UserWarning, match="the diffusion of 'y' is a parameter: it stands for process noise"):
         sid.predict(posterior, coarse, model=model, x0=0.0, draws=3)
