@@ -396,20 +396,50 @@ def squared_output(seed: int = 0, substeps: Any = "auto") -> Problem:
 
 def aliases(seed: int = 0, substeps: Any = "auto") -> Problem:
     """A swing sampled too rarely: its speed and two aliases explain the record equally well."""
-    t = np.arange(25) * 0.5
-    y = np.cos(3.0 * t) + 0.3 * np.random.default_rng(seed).standard_normal(t.size)
+    grid = np.linspace(0.5, 16, 6201)
+    prior = np.full(grid.size, -np.log(15.5))
+    return _swing("aliases", 3.0, 0.5, lambda: pm.Uniform("w", 0.5, 16), grid, grid, prior, seed, substeps)
+
+
+def far_aliases(seed: int = 1, substeps: Any = "auto") -> Problem:
+    """A swing sampled four times in a unit of time: its aliases hold a quarter, and need steps for speeds of 19 and more."""
+    logs = np.linspace(np.log(0.3), np.log(150), 20_001)
+    prior = norm.logpdf(logs, np.log(10), 0.7)
+    speed = np.exp(logs)
+    return _swing("far_aliases", 6.0, 0.25, lambda: pm.LogNormal("w", np.log(10), 0.7), logs, speed, prior, seed, substeps)
+
+
+def _swing(
+    name: str,
+    w: float,
+    apart: float,
+    speed: Callable[[], Any],
+    grid: np.ndarray,
+    speeds: np.ndarray,
+    prior: np.ndarray,
+    seed: int,
+    substeps: Any,
+) -> Problem:
+    """A swing of a speed w, 25 samples of it with noise; exact by quadrature over a grid for the speed, and over the noise.
+
+    Moments of the speed are those of the grid, whose values have the log densities ``prior``.
+    """
+    t = np.arange(25) * apart
+    y = np.cos(w * t) + 0.3 * np.random.default_rng(seed).standard_normal(t.size)
     system = sid.System(
         lambda t, x, u, p: (x.v, -(p.w**2) * x.z), states=("z", "v"), params=("w",), observe=lambda t, x, dx, u, p: x.z
     )
     with pm.Model() as model:
-        w, noise = pm.Uniform("w", 0.5, 16), pm.HalfNormal("noise", 1)
-        _filter("y", system, sid.TimeSeries(t, None, y), {"w": w}, noise=noise, x0={"z": 1.0, "v": 0.0}, substeps=substeps)
-    grids = [np.linspace(0.5, 16, 6201), np.linspace(0.1, 0.8, 141)]
-    speed, sigma = np.meshgrid(*grids, indexing="ij")
-    squares = np.sum((y - np.cos(np.multiply.outer(grids[0], t))) ** 2, axis=1)[:, None]
-    density = norm.logpdf(sigma) + np.log(2 / 15.5) - squares / (2 * sigma**2) - t.size * np.log(sigma * np.sqrt(2 * np.pi))
-    mean, sd, evidence = _moments(density, grids, {"w": speed, "noise": sigma})
-    return Problem("aliases", model, Answer(mean, sd, log_evidence=evidence, source="quadrature"))
+        params, noise, start = {"w": speed()}, pm.HalfNormal("noise", 1), {"z": 1.0, "v": 0.0}
+        _filter("y", system, sid.TimeSeries(t, None, y), params, noise=noise, x0=start, substeps=substeps)
+    grids = [grid, np.linspace(0.1, 0.9, 141)]
+    of_speed, sigma = np.meshgrid(*grids, indexing="ij")
+    squares = np.sum((y - np.cos(np.multiply.outer(speeds, t))) ** 2, axis=1)[:, None]
+    log_prior = prior[:, None] + norm.logpdf(sigma) + np.log(2)
+    density = log_prior - squares / (2 * sigma**2) - t.size * np.log(sigma * np.sqrt(2 * np.pi))
+    mean, sd, evidence = _moments(density, grids, {"w": of_speed, "noise": sigma})
+    logs = () if grid is speeds else ("w",)
+    return Problem(name, model, Answer(mean, sd, log_evidence=evidence, logs=logs, source="quadrature"))
 
 
 def frequency(seed: int = 0, sigma: float = 0.7) -> Problem:
@@ -558,6 +588,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "pharmacokinetics": pharmacokinetics,
     "squared_output": squared_output,
     "aliases": aliases,
+    "far_aliases": far_aliases,
     "frequency": frequency,
     "sphere": sphere,
     "spike": spike,

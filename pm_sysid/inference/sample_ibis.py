@@ -14,6 +14,7 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.idata import group
 from pm_sysid.inference.linearised import Linearised
+from pm_sysid.inference.ruled_out import short_far_from_draws
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
 from pm_sysid.likelihood.filter_steps import put_steps, short_of_steps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
@@ -106,12 +107,12 @@ def sample_ibis(
 
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`. Filters with
     ``substeps="auto"`` that took too few take more, and the draws begin again, at most three times; where that is not enough,
-    with a ``checkpoint``, and of filters with a number of steps the doubt says so. A mode far from all draws, which too few
-    steps have ruled out, is not seen; :func:`sample` looks for such modes. What linearising about an uncertain initial state
-    costs is measured as by :func:`check_initial_state`, and by draws of the prior: the error of the evidence is at least as
-    large. Of records of more than 2,000 samples this is done only where a sensor's noise is not Gaussian or depends on the
-    output, or it has limits. What linearising about processes costs is measured as by :func:`check_processes`, in some
-    seconds.
+    with a ``checkpoint``, and of filters with a number of steps the doubt says so. Too few steps may rule out a mode far from
+    all draws: searches with twice the steps look for such modes, for a tenth of the run's time, unless ``search=False``.
+    What linearising about an uncertain initial state costs is measured as by :func:`check_initial_state`, and by draws of the
+    prior: the error of the evidence is at least as large. Of records of more than 2,000 samples this is done only where a
+    sensor's noise is not Gaussian or depends on the output, or it has limits. What linearising about processes costs is
+    measured as by :func:`check_processes`, in some seconds.
 
     Examples
     --------
@@ -137,6 +138,9 @@ def sample_ibis(
             break
         known = idata
         short, taken = short_of_steps(idata, model, take=left > 0)
+        if not taken and settings.get("search", True):
+            far, taken = short_far_from_draws(idata, model, take=left > 0)
+            short = " ".join(filter(None, (short, far)))
         if not taken:
             break
         _log.info("IBIS: the posterior needs more filter steps than were taken; with these the draws begin again.")

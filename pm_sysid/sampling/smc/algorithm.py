@@ -16,6 +16,7 @@ from pm_sysid.arguments import number, shown, whole
 from pm_sysid.likelihood.prior_draws import Mass, draw_prior_and_mass
 from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
 from pm_sysid.sampling.smc.evidence import Estimate, bridge, importance, joined
+from pm_sysid.sampling.smc.missed_modes import MATTERS
 from pm_sysid.sampling.smc.moves import Moves, differences, differences_within, independent_chains, memory
 from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
 from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds, moments
@@ -378,9 +379,10 @@ class Sequential:
             state, estimate = self._conclude(state, estimate, fits, rng)
             fits = True
         if fits and np.isfinite(estimate.value):
-            state = state._replace(
-                log_evidence=estimate.value - state.log_mass, variance=estimate.error**2 + state.mass_error**2
-            )
+            variance = estimate.error**2 + state.mass_error**2
+            if last and proposal.components > 1:  # there may be other modes, and those that hold less are not looked for
+                variance += MATTERS**2
+            state = state._replace(log_evidence=estimate.value - state.log_mass, variance=variance)
         if last and len(state.remembered):
             state = self._look_around(state, rng)
         moved = -strata.log_tilt(state.particles.x)

@@ -250,30 +250,37 @@ def _expectation_maximisation(
     Components that die out are left out. A little of the covariance within all components is in each, so that one of few
     particles is open in every direction.
     """
-    d, share = z.shape[1], _clusters(z, weights, K, rng)
+    d, share = z.shape[1], _clusters(z, weights, K, rng).T
     size, last = 1.0 / np.sum(weights**2), -np.inf
+    i, j = np.triu_indices(d)
+    # With the products of all pairs of coordinates, scatters and squares of all components are products of matrices.
+    products, columns = z[:, i] * z[:, j], np.ascontiguousarray(z.T)
+    product_columns, both = np.ascontiguousarray(products.T), np.where(i == j, 1.0, 2.0)
     for _ in range(ITERATIONS):
-        own = weights[:, None] * share
-        total = own.sum(axis=0)
+        own = share * weights
+        total = own.sum(axis=1)
         alive = total * size > min(fewest, total.max() * size / 2)
-        own, shares = own[:, alive], total[alive]
-        means = own.T @ z / shares[:, None]
-        centred = z - means[:, None]
-        scatter = np.swapaxes(own.T[:, :, None] * centred, 1, 2) @ centred
+        own, shares = own[alive], total[alive]
+        means = own @ z / shares[:, None]
+        scatter = np.empty((len(shares), d, d))
+        scatter[:, i, j] = scatter[:, j, i] = own @ products - shares[:, None] * means[:, i] * means[:, j]
         within = scatter.sum(axis=0) / shares.sum()
         covariances = (size * scatter + COMMON * within) / (size * shares + COMMON)[:, None, None]
         roots = np.linalg.cholesky(covariances + FLOOR * np.eye(d))
         shares = shares / shares.sum()
-        squares = np.sum((centred @ np.swapaxes(np.linalg.inv(roots), 1, 2)) ** 2, axis=2)
-        volume = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-        parts = (np.log(shares) - volume)[:, None] - 0.5 * squares
+        inverses = np.linalg.inv(roots)
+        precisions = np.swapaxes(inverses, 1, 2) @ inverses
+        slopes = (precisions @ means[:, :, None])[:, :, 0]
+        squares = (both * precisions[:, i, j]) @ product_columns - 2 * slopes @ columns
+        level = np.log(shares) - np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1) - 0.5 * np.sum(means * slopes, axis=1)
+        parts = level[:, None] - 0.5 * squares
         highest = parts.max(axis=0)
         density_of_parts = np.exp(parts - highest)
         sums = density_of_parts.sum(axis=0)
         density = float(weights @ (highest + np.log(sums))) - 0.5 * d * np.log(2 * np.pi)
         if density - last < GAIN:
             break
-        last, share = density, (density_of_parts / sums).T
+        last, share = density, density_of_parts / sums
     return shares, means, roots, density
 
 

@@ -96,7 +96,7 @@ def sequential_draws(
         )
     statistics = stages(idata)
     reasons = doubts(statistics)
-    x = _particles(idata, kernels[0])
+    x = _particles(idata, kernels[0].sequential.target.coordinates)
     apart = float(np.nanmax(_scale_reductions(x), initial=1.0))
     if apart > MIXED:
         reasons.append(
@@ -105,7 +105,7 @@ def sequential_draws(
         )
     before = _evidences(statistics)
     acceptance = np.clip(final(statistics)["accept_rate"].values, 0.05, 1.0)
-    if apart > MIXED or disagree(*before) or held_alike(x, acceptance, _generator(x)) < UNLIKE:
+    if apart > MIXED or disagree(*before) or held_alike(x, acceptance, generator_of(x)) < UNLIKE:
         statistics, x = _from_all(idata, statistics, kernels[0], x)
         if disagree(*before):
             # What they find together agrees with itself. Where one has lost its way, the others may have done so too.
@@ -125,7 +125,7 @@ def sequential_draws(
     idata["sample_stats"] = xr.DataTree(statistics)
     if looks and weighs:
         points = PART * np.nanmax(statistics["evaluations"].values, axis=1).sum() / kernels[0].sequential.target.n_samples
-        for line in weighed(idata, kernels[0].sequential.target, _generator(x), count=max(LEAST, int(points))).said:
+        for line in weighed(idata, kernels[0].sequential.target, generator_of(x), count=max(LEAST, int(points))).said:
             _log.info("IBIS: %s.", line)
     return idata
 
@@ -218,9 +218,14 @@ def _evidences(statistics: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
     return last["log_evidence"].values, last["log_evidence_se"].values
 
 
-def _particles(idata: xr.DataTree, kernel: IBIS) -> np.ndarray:
+def weighted_particles(idata: xr.DataTree, coordinates: Coordinates) -> tuple[np.ndarray, np.ndarray]:
+    """Draws (N, d) of all chains of a finished run, and log weights that sum to the integral of prior times likelihood."""
+    return _finite(*_pooled(stages(idata), _particles(idata, coordinates)))
+
+
+def _particles(idata: xr.DataTree, coordinates: Coordinates) -> np.ndarray:
     """Draws (chain, draw, d) in unconstrained space."""
-    coordinates, posterior = kernel.sequential.target.coordinates, group(idata, "posterior")
+    posterior = group(idata, "posterior")
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     free = {rv.name: posterior[rv.name].values for rv in coordinates.model.free_RVs}
     x = coordinates.unconstrained({name: v.reshape(chains * draws, *v.shape[2:]) for name, v in free.items()})
@@ -234,7 +239,7 @@ def _scale_reductions(x: np.ndarray) -> np.ndarray:
     return np.array([float(array_stats.rhat(x[:, :, k], method="rank")) for k in range(x.shape[2])])
 
 
-def _generator(x: np.ndarray) -> np.random.Generator:
+def generator_of(x: np.ndarray) -> np.random.Generator:
     """Random numbers that follow from particles: the same on any number of cores, and after an interruption."""
     return np.random.default_rng(np.random.SeedSequence(list(x.tobytes()[:4096])))
 
@@ -255,7 +260,7 @@ def _rejoined(
     """
     coordinates, posterior = kernel.sequential.target.coordinates, group(idata, "posterior")
     rows, moved = [], []
-    for rng in _generator(x).spawn(posterior.sizes["chain"]):
+    for rng in generator_of(x).spawn(posterior.sizes["chain"]):
         kernel.state = rejoin(rng=rng)
         rows.append({**kernel.sample_stats(), "log_product": np.nan, "log_product_se": np.nan})
         moved.append(kernel.state.particles.x)
@@ -276,7 +281,7 @@ def _with_missed_modes(idata: xr.DataTree, statistics: xr.Dataset, kernel: IBIS,
     """Statistics of chains that go on with the modes they have missed, if there are some."""
     target, pool = kernel.sequential.target, _pooled(statistics, x)
     evaluations = int(np.nanmax(statistics["evaluations"].values, axis=1).sum())
-    found = search(target, *_finite(*pool), evaluations, _generator(x))
+    found = search(target, *_finite(*pool), evaluations, generator_of(x))
     if found is None:
         _log.info(NO_SEARCH)
         return statistics
