@@ -245,7 +245,8 @@ def one(problem: Problem, truth: Truth, method: str, seed: int) -> dict[str, Any
     evaluations = float("nan")
     if "evaluations" in idata["sample_stats"] and "time_index" in idata["sample_stats"]:
         statistics = sid.stages(idata)
-        evaluations = float(statistics["evaluations"].max("stage").sum() / statistics["time_index"].max())
+        earlier = statistics.attrs.get("earlier_evaluations", 0)
+        evaluations = float((statistics["evaluations"].max("stage").sum() + earlier) / statistics["time_index"].max())
     elif "n_steps" in idata["sample_stats"]:
         evaluations = float(idata["sample_stats"]["n_steps"].sum())
     return {

@@ -107,12 +107,13 @@ def sample_ibis(
 
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`. Filters with
     ``substeps="auto"`` that took too few take more, and the draws begin again, at most three times; where that is not enough,
-    with a ``checkpoint``, and of filters with a number of steps the doubt says so. Too few steps may rule out a mode far from
-    all draws: searches with twice the steps look for such modes, for a tenth of the run's time, unless ``search=False``.
-    What linearising about an uncertain initial state costs is measured as by :func:`check_initial_state`, and by draws of the
-    prior: the error of the evidence is at least as large. Of records of more than 2,000 samples this is done only where a
-    sensor's noise is not Gaussian or depends on the output, or it has limits. What linearising about processes costs is
-    measured as by :func:`check_processes`, in some seconds.
+    with a ``checkpoint``, and of filters with a number of steps the doubt says so. What earlier draws have cost is the
+    attribute ``earlier_evaluations`` of ``sample_stats``. Too few steps may rule out a mode far from all draws: searches with
+    twice the steps look for such modes, for a tenth of the run's time, unless ``search=False``. What linearising about an
+    uncertain initial state costs is measured as by :func:`check_initial_state`, and by draws of the prior: the error of the
+    evidence is at least as large. Of records of more than 2,000 samples this is done only where a sensor's noise is not
+    Gaussian or depends on the output, or it has limits. What linearising about processes costs is measured as by
+    :func:`check_processes`, in some seconds.
 
     Examples
     --------
@@ -128,12 +129,14 @@ def sample_ibis(
     options: dict[str, Any] = {"random_seed": random_seed, "checkpoint": checkpoint, "threads": threads, "execution": execution}
     again = 0 if checkpoint is not None or "start" in settings else AGAIN
     known: xr.DataTree | None = None
+    earlier = list[int]()
     for left in range(again, -1, -1):
         try:
             idata = sequential_draws(draws, model=model, chains=chains, cores=cores, **options, **settings)
         except KeyboardInterrupt:
             if known is None:
                 raise
+            earlier.pop()
             idata, short = known, "The draws had too few filter steps, and drawing them again was interrupted: sample again."
             break
         known = idata
@@ -143,7 +146,9 @@ def sample_ibis(
             short = " ".join(filter(None, (short, far)))
         if not taken:
             break
+        earlier.append(int(stages(idata)["evaluations"].max("stage").sum()))
         _log.info("IBIS: the posterior needs more filter steps than were taken; with these the draws begin again.")
+    idata["sample_stats"].attrs["earlier_evaluations"] = sum(earlier)
     reasons = [short] if short else []
     for reason in [*reasons, *_linearised(idata, model)]:
         doubt_evidence(idata, [reason])
