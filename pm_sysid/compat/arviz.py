@@ -6,8 +6,9 @@ from typing import Any
 
 from arviz_stats import ELPDData  # base class of criteria of fit
 from arviz_stats.base import array_stats  # statistics of NumPy arrays without labels: ess, rhat
+from arviz_stats.utils import ELPDDataLOO  # what az.loo returns
 
-__all__ = ["ELPDData", "array_stats", "elpd_table"]
+__all__ = ["ELPDData", "ELPDDataLOO", "array_stats", "elpd_table"]
 
 
 def elpd_table(criterion: ELPDData) -> str:

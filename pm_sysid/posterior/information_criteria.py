@@ -13,7 +13,7 @@ import pymc as pm
 import scipy
 import xarray as xr
 
-from pm_sysid.compat.arviz import ELPDData, elpd_table
+from pm_sysid.compat.arviz import ELPDData, ELPDDataLOO, elpd_table
 from pm_sysid.idata import elements
 from pm_sysid.posterior.log_likelihood import Likelihood, Space, evaluate
 
@@ -25,6 +25,8 @@ VARIANCE = 0.4
 RHAT = 1.1
 #: With fewer draws per chain, R-hat is too uncertain.
 RHAT_DRAWS = 50
+#: Pareto k up to which leave-one-out is reliable, of many draws.
+GOOD_K = 0.7
 #: Smallest number of draws from which LOO can estimate a tail.
 FEWEST = 25
 
@@ -267,6 +269,10 @@ def loo_of(likelihood: Likelihood) -> Any:
         raise ValueError(f"idata has {n_draws} draws; leave-one-out by importance sampling needs at least {FEWEST}.")
     rows = _rows(draws)
     varies = np.ptp(rows, axis=0) > 1e-10 * (1 + np.abs(rows[0]))
+    if not varies.any():  # nothing is learned from any point: it is predicted as well without it
+        fields = _fields(likelihood, rows[0], np.zeros(n), ())
+        zero = fields.pop("p_i")
+        return ELPDDataLOO(**{k: v for k, v in fields.items() if k != "reasons"} | {"good_k": GOOD_K, "pareto_k": zero})
     tree = xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": xr.Dataset({"y": draws[..., varies]})})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said below, with the remedy for a record

@@ -9,10 +9,11 @@ import pymc as pm
 import xarray as xr
 
 from pm_sysid.arguments import among, seed, shown, whole
+from pm_sysid.compat import SimulatorRV
 from pm_sysid.idata import posterior_of, thinned
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.likelihood.target import Target
-from pm_sysid.posterior.observed import check_sampled_on
+from pm_sysid.posterior.observed import check_sampled_on, measured_samples
 from pm_sysid.posterior.own_parameters import OwnParameters
 
 #: Most values that a likelihood is averaged over.
@@ -40,6 +41,7 @@ def evaluate(
     model = pm.Model.get_context(error_if_none=False) if model is None else model
     posterior = posterior_of(idata)
     if model is not None:
+        _check_likelihood(model)
         check_sampled_on(idata, model)
     picked = thinned(posterior, draws)
     posterior = posterior.isel(draw=picked)
@@ -73,7 +75,7 @@ def evaluate(
         values = target.log_likelihood(target.unconstrained(flat), edges=everything)
         shape = (posterior.sizes["chain"], posterior.sizes["draw"], target.n_samples)
         stored = xr.DataArray(values.reshape(shape), dims=("chain", "draw", "point"))
-    points = _points(stored)
+    points = _points(stored, measured_samples(model, stored.sizes["point"]))
     return Likelihood(points, posterior, target.size, None if at is None else at[points["point"].values], centre)
 
 
@@ -232,15 +234,27 @@ def _same(stored: np.ndarray, computed: np.ndarray) -> None:
         )
 
 
-def _points(values: xr.DataArray) -> xr.DataArray:
-    """Leave out samples where nothing was measured; refuse draws the model cannot have."""
+def _check_likelihood(model: pm.Model) -> None:
+    simulators = [str(v.name) for v in model.observed_RVs if isinstance(v.owner.op, SimulatorRV)]
+    if simulators:
+        raise ValueError(
+            f"{simulators} have no likelihood (pm.Simulator), and so no criteria; sample_abc_ns compares such models by their "
+            "probabilities."
+        )
+
+
+def _points(values: xr.DataArray, known: np.ndarray | bool = False) -> xr.DataArray:
+    """Leave out samples where nothing was measured; refuse draws the model cannot have.
+
+    A sample at the limit of a sensor may be certain for all draws: its log-likelihood is zero, and it is among the ``known``.
+    """
     failed = ~np.isfinite(values.values).all(axis=2)
     if failed.any():
         raise ValueError(
             f"the log-likelihood of {failed.sum()} of {failed.size} draws is not finite; the draws are not from the posterior "
             "of this model, or were made with another solver or record."
         )
-    measured = np.any(values.values != 0.0, axis=(0, 1))
+    measured = known | np.any(values.values != 0.0, axis=(0, 1))
     if not measured.any():
         raise ValueError("the record has no measurement: the log-likelihood of every sample is zero.")
     kept = values if measured.all() else values[..., measured]

@@ -18,6 +18,17 @@ def observed(model: pm.Model) -> dict[str, np.ndarray]:
     return {str(v.name): value_of(model.rvs_to_values[v]) for v in model.observed_RVs}
 
 
+def measured_samples(model: pm.Model, samples: int) -> np.ndarray:
+    """Which of a model's samples (T,) have a measurement, of any variable; a single number or matrix counts with the first."""
+    found = np.zeros(samples, dtype=bool)
+    for values in observed(model).values():
+        if values.ndim and len(values) == samples:
+            found |= ~np.isnan(np.asarray(values, dtype=float).reshape(samples, -1)).all(axis=1)
+        else:
+            found[0] = True
+    return found
+
+
 def probabilities(model: pm.Model) -> dict[str, np.ndarray]:
     """Which of these values count as a probability, and not as a density: those that are censored, or of discrete variables."""
     filters, found = filter_names(model), {}

@@ -145,11 +145,14 @@ def compare_models(
         for column in (criterion, f"{criterion}_se", f"p_{criterion}"):
             table[column] = table.get(column, np.nan)
         _differences(table, criterion, found[criterion])
-    table["weight_stacking"] = _stacking(found["LOO"]) if len(found["LOO"]) == len(pairs) else np.nan
+    split = _split_otherwise(found["LOO"] or found["WAIC"] or found["DIC"])
+    complete = len(found["LOO"]) == len(pairs) and not split
+    table["weight_stacking"] = _stacking(found["LOO"]) if complete else np.nan
     table["weight_evidence"], table["weight_evidence_se"] = evidence_weights(table["log_evidence"], table["log_evidence_se"])
     runs = {name: sequential.get(name, idata) for name, (_, idata) in pairs.items()}
     without = _not_normalised({n: m for n, (m, _) in pairs.items()}, runs)
-    for name, note in (*_undecided(table).items(), *_undecided_by_loo(table).items(), *without.items()):
+    undecided = (*_undecided(table).items(), *_undecided_by_loo(table).items())
+    for name, note in (*undecided, *without.items(), *split.items()):
         notes[name] = (*notes[name], note)
     table = table.sort_values(["LOO", "WAIC", "DIC"])[_order(table.columns)]
     said_of = {name: some for name, some in notes.items() if some}
@@ -398,6 +401,21 @@ def _scores(case: Case, validation: Validation, said: list[str]) -> dict[str, fl
     return scores | {f"fit{n}": float(f) for n, f in zip(names, fit, strict=True)}
 
 
+def _split_otherwise(results: Mapping[str, Any]) -> dict[str, str]:
+    """Models whose log-likelihood falls into other points than that of the best, so that pointwise criteria say nothing."""
+    if not results:
+        return {}
+    best = max(results, key=lambda name: results[name].elpd)
+    points = {name: result.elpd_i["point"].values for name, result in results.items()}
+    return {
+        name: f"WAIC and LOO: the log-likelihood falls into {len(own)} points, and that of {best!r} into {len(points[best])}: "
+        "they leave out other parts of the data, and neither differences nor weights have a meaning. Write both likelihoods "
+        "with a number for each sample."
+        for name, own in points.items()
+        if not np.array_equal(own, points[best])
+    }
+
+
 def _differences(table: pd.DataFrame, criterion: str, results: Mapping[str, Any]) -> None:
     """Differences from the best model, and their standard errors, from the differences of the points."""
     table[f"d{criterion}"] = table[f"d{criterion}_se"] = np.nan
@@ -405,6 +423,10 @@ def _differences(table: pd.DataFrame, criterion: str, results: Mapping[str, Any]
         return
     best = max(results.values(), key=lambda r: r.elpd)
     for name, result in results.items():
+        if not np.array_equal(result.elpd_i["point"], best.elpd_i["point"]):
+            if criterion == "DIC":  # deviances of all data, however they are split
+                table.loc[name, "dDIC"] = -2 * (result.elpd - best.elpd)
+            continue
         difference = -2 * (result.elpd_i.values - best.elpd_i.values)
         table.loc[name, f"d{criterion}"] = difference.sum()
         table.loc[name, f"d{criterion}_se"] = np.sqrt(len(difference) * np.var(difference))

@@ -110,3 +110,60 @@ def test_weights_of_one_model_that_is_given_twice_are_said_to_be_chance(seed: in
     y = y + 9 * X[:, 0]  # without the first column nothing is explained
     clear = sid.compare_models({"all": fitted(X), "without": fitted(X[:, 1:])})
     assert not any("stacking" in n for some in clear.notes.values() for n in some)
+
+
+def constant_mean(y: np.ndarray, draws: int, joint: bool, noise: float = 0.5) -> tuple[pm.Model, xr.DataTree]:
+    """One mean of all samples, which are one point of the log-likelihood or many, with exact draws of its posterior."""
+    precision = 1 + len(y) / noise**2
+    values = np.random.default_rng(0).normal(y.sum() / noise**2 / precision, precision**-0.5, (2, draws))
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        if joint:
+            pm.MvNormal("y", mu * np.ones(len(y)), noise**2 * np.eye(len(y)), observed=y)
+        else:
+            pm.Normal("y", mu, noise, observed=y)
+    return model, xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), values)})})
+
+
+@pytest.mark.parametrize("draws", [12, 500])
+def test_criteria_of_other_points_are_not_subtracted(draws: int) -> None:
+    """One likelihood, as twelve numbers and as one: the same WAIC, and once a difference of 139 between them."""
+    y = 1 + 0.5 * np.random.default_rng(0).standard_normal(12)
+    found = sid.compare_models({"each": constant_mean(y, draws, False), "joint": constant_mean(y, draws, True)})
+    table = found.table
+    assert abs(table["dDIC"]).max() < 1e-6
+    assert np.isnan(table.loc[table["WAIC"].idxmax(), "dWAIC"]) and table["weight_stacking"].isna().all()
+    notes = [n for some in found.notes.values() for n in some if n.startswith("WAIC and LOO: ")]
+    assert len(notes) == (draws > 12) or "points, and that of" in notes[0]
+
+
+def test_a_sample_that_is_certain_counts_as_measured() -> None:
+    """At the limit of a sensor, far below the motion, a likelihood of one for all draws; an unmeasured sample is no point."""
+    y = np.minimum(9 * np.exp(-T), 2.0)
+    y[-1] = np.nan
+    record, certain = RECORD.replace(y=y), int(np.sum(T < 1.3))
+
+    def model(noise: float) -> pm.Model:
+        with pm.Model() as model:
+            params, limits = {"rate": pm.LogNormal("rate", 0.0, 0.5)}, (-np.inf, 2.0)
+            sid.ODEFilter("y", DECAY, record, params, noise=noise, x0=9.0, solver=sid.EK1(order=3), substeps=1, limits=limits)
+        return model
+
+    draws = xr.Dataset({"rate": (("chain", "draw"), np.random.default_rng(0).normal(1.0, 0.02, (2, 50)))})
+    idata = xr.DataTree.from_dict({"posterior": draws})
+    found = sid.compare_models({"small": (model(0.01), idata), "large": (model(0.3), idata)})
+    assert found.waic["small"].n_data_points == found.waic["large"].n_data_points == len(T) - 1
+    assert certain > 0 and np.all(found.waic["small"].elpd_i[:certain] == 0) and found.table["dWAIC"].notna().all()
+
+
+def test_models_without_likelihoods_are_refused_and_points_that_tell_nothing_have_a_value() -> None:
+    with pm.Model() as simulated:
+        sid.ODESimulator("y", DECAY, RECORD, {"rate": pm.Normal("mu")}, x0=1.0)
+    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), np.zeros((2, 50)))})})
+    with pytest.raises(ValueError, match=r"model 'a': \['y'\] have no likelihood .* sample_abc_ns"):
+        sid.compare_models({"a": (simulated, draws)})
+    with pm.Model() as flat:
+        pm.Normal("mu")
+        pm.Normal("y", 0.0, 1.0, observed=np.arange(3.0))
+    found = sid.compare_models({"flat": (flat, draws)})
+    assert found.table.loc["flat", "LOO"] == pytest.approx(5 + 3 * np.log(2 * np.pi)) and not found.table.loc["flat", "bad_k"]
