@@ -21,7 +21,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.arguments import number
 from pm_sysid.compat import NoneTypeT, SimulatorRV
 from pm_sysid.likelihood.coordinates import for_each_particle
-from pm_sysid.likelihood.distances import MeanDistance, distance_of, gaussian_kernel
+from pm_sysid.likelihood.distances import MEASURES, MeanDistance, distance_of, gaussian_kernel
 from pm_sysid.likelihood.simulator_function import FloatArray, Simulation
 from pm_sysid.progress import announced
 from pm_sysid.records.joined import joined
@@ -32,6 +32,9 @@ from pm_sysid.solve.initial_state import StartSpec, initial_state
 from pm_sysid.solve.noise import check_plain_noise
 from pm_sysid.solve.run_substeps import checked_method, simulator_substeps
 from pm_sysid.symbolic.system import System
+
+#: What a distance that is no name is called.
+FUNCTION = "a function"
 
 
 class SimulatorInputs(NamedTuple):
@@ -174,6 +177,7 @@ class PlainSimulation:
     op: SimulatorRV
     size: tuple[int, ...] | None
     distance: Callable[[Any, Any], Any]
+    kind: str
 
     def distances(self, rng: np.random.Generator, observed: FloatArray, *values: FloatArray) -> FloatArray:
         """Distances (B,) of one simulation each, by the parameters (B, ...) of the simulator, from the observed array."""
@@ -225,6 +229,30 @@ class BatchDistance:
             for simulation, graphs, y, rng in zip(self.simulations, self.parameters, self.observed, rngs, strict=True):
                 total += simulation.distances(rng, y, *(next(parameters) for _ in graphs))
         return np.where(np.isnan(total), np.inf, total / len(self.simulations))
+
+    @property
+    def kinds(self) -> list[str]:
+        """Distance of each simulator: its name, or that it is a function."""
+        found = []
+        for simulation in self.simulations:
+            if isinstance(simulation, PlainSimulation):
+                found.append(simulation.kind)
+            elif isinstance(simulation.distance, MeanDistance):
+                found.append(next(name for name, measure in MEASURES.items() if measure == simulation.distance.measure))
+            else:
+                found.append(FUNCTION)
+        return found
+
+    @property
+    def parts(self) -> list[tuple[float, int]]:
+        """What the distance is a mean of: weight and number of measured values of each part, in order."""
+        found = []
+        for simulation, y in zip(self.simulations, self.observed, strict=True):
+            sizes = [int(y.size)]
+            if isinstance(simulation, Simulation) and isinstance(simulation.distance, MeanDistance):
+                sizes = [int(channel.of(y).size) for channel in simulation.distance.channels]
+            found += [(1 / (len(self.simulations) * len(sizes)), size) for size in sizes]
+        return sorted(found)
 
     def narrowest(self, unknowns: int, more: float = 0.0) -> float:
         """Threshold, over the least distance, below which a posterior is narrower than that of a likelihood; 1 if not known.
@@ -311,7 +339,8 @@ def batch_distance(model: pm.Model, distance: str | Callable[[Any, Any], Any] | 
             simulation, graphs, y = op.fn, [given.params, given.x0, given.noise], y.reshape(len(y), -1)
         else:
             shape = None if isinstance(size.type, NoneTypeT) else tuple(int(n) for n in size.eval())
-            simulation = PlainSimulation(op, shape, _plain_distance("nmse" if distance is None else distance, y))
+            by = "nmse" if distance is None else distance
+            simulation = PlainSimulation(op, shape, _plain_distance(by, y), by if isinstance(by, str) else FUNCTION)
         parameters.append(
             [for_each_particle(g.type.ndim, b, count) for g, b in zip(graphs, vectorize_graph(graphs, inputs), strict=True)]
         )

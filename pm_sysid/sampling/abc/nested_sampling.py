@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import scipy
 import xarray as xr
 
 from pm_sysid.arguments import flag, of_kind, shown, whole, whole_seed
 from pm_sysid.progress import progress_bar, time_left
+from pm_sysid.sampling.abc.abandoned import abandoned
 from pm_sysid.sampling.abc.checkpoint import ABCCheckpoint, RunState
 from pm_sysid.sampling.abc.population import (
     Candidates,
@@ -290,18 +292,19 @@ class Run:
         """
         last, K = self.populations[-1], len(self.sizes)
         fresh = self._around(last, last.threshold, ProposalProbabilities(0.0, REFINE_LOCAL))
-        earlier = np.unique(np.linspace(0, len(self.mixture) - 1, EARLIER_ROUNDS).round().astype(int))
-        prior = initial_proposals(self.sizes, self.prior, self.log_mass)
-        parts = [(FRESH, fresh), *((EARLIER, self.mixture[i][1]) for i in earlier), (EARLIER, prior)]
+        earlier = self._earlier_rounds()
+        prior = initial_proposals(self.sizes, np.full(K, 1 / K), self.log_mass)  # a model that is improbable, too
+        parts = [(FRESH, fresh), *((EARLIER, self.mixture[i][1]) for i in earlier), (K * EARLIER, prior)]
         dead = np.array([region is None for region in fresh.regions])
         if dead.any():
             parts.append((EARLIER, self._where_last(dead)))
         drawn = [(max(2, round(share * self.particles)), proposals) for share, proposals in parts]
-        kept, tried = [], []
+        kept, tried, known = [], [], []
         for number, (count, proposals) in enumerate(drawn):
             batches = proposals.batches([self.seed, len(self.history), 3, number], count)
             ((candidates, outcome),) = self.backend.results(islice(batches, 1))
             kept.append(picked(candidates, outcome, np.flatnonzero(outcome.distance < last.threshold)))
+            known.append((candidates, outcome))
             if proposals is fresh or number > len(earlier) + 1:
                 tried.append(picked(candidates, outcome, np.flatnonzero(outcome.log_potential > -np.inf)))
         population = gathered(kept, drawn, last.threshold, self.prior, self.log_mass)
@@ -321,10 +324,33 @@ class Run:
         for k in map(int, np.flatnonzero(value == 0)):
             possible = np.exp((unseen.log_prior - unseen.log_pool)[unseen.model == k])
             error[k] = min(RULE_OF_THREE * np.max(possible, initial=0.0), self.prior[k]) if len(possible) else self.prior[k]
-            if dead[k]:
+            if dead[k]:  # draws of its prior and searches would have met it
                 error[k] = min(error[k], self._last_share(k) * float(value.sum()) if value.sum() > 0 else np.inf)
         lost = np.array([self._last_share(k) if dead[k] else 0.0 for k in range(K)])
-        return Masses(value, error, constraint, RunMasses(np.exp(last.log_mass(K)), run), shape, lost)
+        # Of what is at places that the run has left, candidates have met a part.
+        beyond = np.bincount(population.model, weight * np.isneginf(fresh.log_density(population.model, population.points)), K)
+        left = np.maximum(self._abandoned(known, fresh) - beyond, 0.0)
+        return Masses(value, error, constraint, RunMasses(np.exp(last.log_mass(K)), run), shape, lost, left)
+
+    def _abandoned(self, known: list[tuple[Candidates, Outcome]], fresh: ProposalDistribution) -> np.ndarray:
+        """Prior mass of each model below the last threshold, times its prior probability, at places that the run has left."""
+        candidates = Candidates(np.concatenate([c.model for c, _ in known]), np.concatenate([c.points for c, _ in known]), 0)
+        distance, potential = (np.concatenate(parts) for parts in zip(*(o[:2] for _, o in known), strict=True))
+        rng = np.random.default_rng([self.seed, len(self.history), 5])
+
+        def simulate(some: Candidates) -> Outcome:
+            ((_, outcome),) = self.backend.results([some])
+            return outcome
+
+        log_prior = np.log(self.prior) - self.log_mass
+        threshold = self.populations[-1].threshold
+        return abandoned(candidates, Outcome(distance, potential, 0), fresh, threshold, log_prior, simulate, rng).mass
+
+    def _earlier_rounds(self) -> np.ndarray:
+        """Some rounds between which the prior mass has fallen by about the same factor: most rounds are at nearly the same."""
+        total = np.array([scipy.special.logsumexp(h["log_mass"]) for h in self.history])
+        fallen = np.maximum.accumulate(total[0] - total)
+        return np.unique(np.searchsorted(fallen, np.linspace(0.0, fallen[-1], EARLIER_ROUNDS)))
 
     def _where_last(self, dead: np.ndarray) -> ProposalDistribution:
         """Proposals from the last region of each model that has died."""

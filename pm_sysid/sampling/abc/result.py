@@ -34,6 +34,8 @@ APART = 0.1
 #: Relative standard error of a mass from which on few heavy candidates, which have no error that can be told, are said. A
 #: simulator with noise has a seam of rare acceptances, and right masses known to a fifth.
 HEAVY = 0.25
+#: The same, from which on one or two candidates make the mass, of which no shape can be told.
+SINGLE = 0.5
 #: Relative standard error of the prior mass that constraints leave above which it is said.
 CONSTRAINT_ERROR = 0.05
 
@@ -50,8 +52,9 @@ class Masses(NamedTuple):
 
     ``constraint`` is the relative standard error of the prior mass that constraints leave, which the masses share with the
     particles of the run; None for none. ``run`` are the masses by these particles, ``pareto_k`` (K,) is the Pareto shape of the
-    weights of the fresh candidates, and ``lost`` (K,) the probability of a model that died in the last round that had it.
-    The error of a mass of zero is an upper limit.
+    weights of the fresh candidates, ``lost`` (K,) the probability of a model that died in the last round that had it, and
+    ``left`` (K,) the masses at places that the run has left, where a search has found some. The error of a mass of zero is an
+    upper limit.
     """
 
     value: np.ndarray
@@ -60,6 +63,7 @@ class Masses(NamedTuple):
     run: RunMasses | None = None
     pareto_k: np.ndarray | None = None
     lost: np.ndarray | None = None
+    left: np.ndarray | None = None
 
     @property
     def apart(self) -> np.ndarray:
@@ -74,7 +78,8 @@ class Masses(NamedTuple):
     def total_error(self) -> np.ndarray:
         """Standard errors with those of the constraints, at least what is not explained by them."""
         shared = 0.0 if self.constraint is None else self.constraint
-        result: np.ndarray = np.maximum(np.hypot(self.error, self.value * shared), self.apart)
+        left = 0.0 if self.left is None else self.left
+        result: np.ndarray = np.maximum(np.hypot(self.error, self.value * shared), np.maximum(self.apart, left))
         return result
 
     def shares(self, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -114,13 +119,20 @@ class Masses(NamedTuple):
             return ""
         for k, name in enumerate(names):
             value, error, shape = self.value[k], self.error[k], self.pareto_k[k]
+            left = 0.0 if self.left is None else self.left[k]
+            if left > max(LEAST * (total + left), FAR * error):
+                said.append(
+                    f"{name!r} comes below the last threshold where the run has no particles, with "
+                    f"{left / (total + left):.2f} of the mass of all or more"
+                )
+                continue
             at_most = max(self.lost[k], 0.0 if self.lost[k] else min(error / total, 1.0))
             if value == 0 and at_most > LEAST:
                 said.append(f"no fresh candidate of {name!r} came below the last threshold; it may hold {at_most:.2f} of all")
             elif self.apart[k] > 0:
                 found = f"{self.run.value[k]:.3g} by the particles and {value:.3g} +- {error:.1g} by fresh candidates"
                 said.append(f"the prior mass of {name!r} below the last threshold is {found}")
-            elif value > LEAST * total and error > HEAVY * value and shape > GOOD_K:
+            elif value > LEAST * total and error > HEAVY * value and (shape > GOOD_K or error > SINGLE * value):
                 said.append(
                     f"the mass of {name!r}, {value:.3g} +- {error:.1g}, hangs on few heavy candidates (Pareto k {shape:.2f})"
                 )

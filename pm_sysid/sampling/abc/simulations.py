@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pymc as pm
 
-from pm_sysid.likelihood.ode_simulator import batch_distance
+from pm_sysid.arguments import shown
+from pm_sysid.likelihood.ode_simulator import BatchDistance, PlainSimulation, batch_distance
 from pm_sysid.sampling.abc.population import Candidates, Outcome
 from pm_sysid.sampling.abc.unit_cube import Cube
 
@@ -22,6 +23,7 @@ class Simulations:
         self.models, self.distance = dict(models), distance
         self.cubes = [Cube(model) for model in self.models.values()]
         self.distances = [batch_distance(model, distance) for model in self.models.values()]
+        _check_distances(dict(zip(self.models, self.distances, strict=True)), distance)
 
     @property
     def width(self) -> int:
@@ -55,3 +57,25 @@ class Simulations:
                 distance[rows] = function(cube.values(points), candidates.seed + k)
                 simulations += len(rows)
         return Outcome(distance, potential, simulations)
+
+
+def _check_distances(distances: Mapping[str, BatchDistance], given: Callable[..., float] | None) -> None:
+    """Refuse models whose distances are of different kinds: one threshold is no measure for all; and one that is not used."""
+    if given is not None and not any(isinstance(s, PlainSimulation) for d in distances.values() for s in d.simulations):
+        raise ValueError(
+            f"distance is {shown(given)}, and would not be used: every simulator is an ODESimulator and has its own; give it "
+            "there, ODESimulator(distance=...)."
+        )
+    (first, reference), *others = distances.items()
+    for name, found in others:
+        if set(reference.kinds) != set(found.kinds) or reference.parts != found.parts:
+            raise ValueError(
+                f"the models {first!r} and {name!r} have other distances, {_words(reference)} and {_words(found)}, and are "
+                "compared below one threshold; give both the same distance of the same records."
+            )
+
+
+def _words(distance: BatchDistance) -> str:
+    """The kinds of a distance, and the parts that it is a mean of."""
+    sizes = ", ".join(str(size) for _, size in distance.parts)
+    return f"{' and '.join(sorted(set(distance.kinds)))} of {sizes} values"
