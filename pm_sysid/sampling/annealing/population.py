@@ -11,11 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
+from pm_sysid.likelihood.coordinates import Coordinates
+from pm_sysid.likelihood.global_search import far_from_better
 from pm_sysid.likelihood.prefix_target import Prefix
 from pm_sysid.likelihood.prior_draws import draw_prior
 from pm_sysid.sampling.smc.evidence import Estimate, importance, pareto_shape
+from pm_sysid.sampling.smc.missed_modes import FEW, WIDER, Search, Way, search
+from pm_sysid.sampling.smc.missed_modes import PART as OF_RUN
 from pm_sysid.sampling.smc.proposals import Mixture
-from pm_sysid.sampling.smc.resampling import effective_size, normalised
+from pm_sysid.sampling.smc.resampling import effective_size, evenly, normalised
 from pm_sysid.sampling.smc.stages import GOOD_K
 
 #: Evaluations of the whole record for each draw of the chain, draws of a stage for each of these, and the fewest and most.
@@ -40,8 +44,11 @@ AGAIN = 10
 FITTED = 20
 #: Most rounds with all samples, and the effective share with which they end.
 ROUNDS, ENOUGH = 8, 0.4
-#: Shares of the proposals that have the prior's width, and that follow the chain.
-OF_PRIOR, OF_CHAIN = 0.1, 0.2
+#: Shares of the proposals that have the prior's width, that follow the chain, and that are near modes that had been lost.
+OF_PRIOR, OF_CHAIN, OF_LOST = 0.1, 0.2, 0.1
+#: Evaluations in a search for modes that were lost, for each that the population may take else, and at most; the part of them
+#: that draws of the prior take.
+SEARCH, MOST_OF_SEARCH, OF_DRAWS = 0.4, 1500, 0.7
 
 
 class Found(NamedTuple):
@@ -112,7 +119,8 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     ----------
     prefix : Prefix
     draws : int
-        Of the chain: the population costs a part of what they do, and no more than they do where they are few.
+        Of the chain: the population costs a part of what they do, and no more than they do where they are few; the search for
+        lost modes comes on top.
     chain : numpy.ndarray, shape (M, d)
         Draws of a chain with all samples, which the last proposals follow, too; may be empty. Angles are in the turn that
         ``prefix.coordinates.centre`` is the middle of.
@@ -130,6 +138,11 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     have few samples, and more draws for the same cost: a mode that a few draws hold is lost by chance. With all samples in,
     draws of all rounds are weighted together.
 
+    A narrow mode may lie between the first draws, or hold so few of them that no mixture follows it; all that comes after is
+    fitted to what was kept, and agrees with itself. After the first round with all samples, modes that its draws lack are
+    therefore searched for from draws of the prior. Draws of those that are found join the others before the next mixture is
+    fitted, and each keeps a component of its own.
+
     Source: Cornuet, Marin, Mira and Robert (2012), Adaptive multiple importance sampling, Scandinavian Journal of Statistics
     39, 798-812.
     """
@@ -144,7 +157,7 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
     if len(np.unique(chain, axis=0)) > 2 * d:
         own = _fitted(chain, rng)
     n, growth, evaluated, budget = 1, MOST_GROWTH, 0, evaluations(draws) * N
-    first, followed, again = True, True, 0
+    first, followed, again, lost, early = True, True, 0, None, (x[:0], np.empty(0))
     x = x[: many(count, growth / N)]
     proposal, cloud = of_prior, Cloud(np.empty((0, d)), np.empty(0), ())
     while True:
@@ -160,9 +173,15 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
                 return Found(proposal, found, evaluated, *cloud.weighted, followed)
             points, weights = cloud.x, cloud.log_weights
             followed &= rounds > 1 or bool(effective_size(weights) >= FOLLOWED * d)
+            if rounds == 1 and (looked := lacked(prefix, cloud, early, draws, rng)) is not None:
+                evaluated, budget = evaluated + looked.evaluations, budget + looked.evaluations
+                if looked.missed:
+                    lost, points, weights = _near(looked), looked.x, looked.log_weights
         else:
             # Draws of the prior have the density of the prior, up to the mass that potentials leave.
             density = log_prior if first else proposal.logpdf(x)
+            if first and reach == N:
+                early = (x, log_target[:, -1])
             first = False
             with np.errstate(invalid="ignore"):
                 log_weights = log_target - density[:, None]
@@ -179,7 +198,8 @@ def population(prefix: Prefix, draws: int, chain: np.ndarray, rng: np.random.Gen
                 n = N
         if not np.any(weights > -np.inf):
             return None
-        proposal = _joined(Mixture.fit(points, tempered(weights, d), FREEDOM, rng), of_prior, own if cloud.proposals else None)
+        fitted = Mixture.fit(points, tempered(weights, d), FREEDOM, rng)
+        proposal = _joined([(1.0, fitted), (OF_PRIOR, of_prior), (OF_LOST, lost), (OF_CHAIN, own if cloud.proposals else None)])
         x = proposal.draw(many(count, growth * n / N) if n < N else count, rng)
 
 
@@ -204,14 +224,70 @@ def tempered(log_weights: np.ndarray, d: int) -> np.ndarray:
     return normalised(log_weights)
 
 
-def _joined(fitted: Mixture, of_prior: Mixture, own: Mixture | None) -> Mixture:
-    """One mixture of several."""
-    parts = [(1 - OF_PRIOR, fitted), (OF_PRIOR, of_prior)]
-    if own is not None:
-        parts = [(share * (1 - OF_CHAIN), mixture) for share, mixture in parts] + [(OF_CHAIN, own)]
+def _joined(parts: list[tuple[float, Mixture | None]]) -> Mixture:
+    """One mixture of several, each of which has its share, and those before it the rest."""
+    shares, mixtures = list[float](), list[Mixture]()
+    for share, mixture in parts:
+        if mixture is not None:
+            shares, mixtures = [(1 - share) * s for s in shares] + [share], [*mixtures, mixture]
     return Mixture(
-        np.concatenate([share * m.shares for share, m in parts]),
-        np.concatenate([m.means for _, m in parts]),
-        np.concatenate([m.roots for _, m in parts]),
+        np.concatenate([share * m.shares for share, m in zip(shares, mixtures, strict=True)]),
+        np.concatenate([m.means for m in mixtures]),
+        np.concatenate([m.roots for m in mixtures]),
         FREEDOM,
     )
+
+
+class WholeRecord(NamedTuple):
+    """The log posterior of all samples for a search: prior and likelihood are computed at once, and nothing is left to add."""
+
+    prefix: Prefix
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """Those of the model."""
+        return self.prefix.coordinates
+
+    @property
+    def n_samples(self) -> int:
+        """All."""
+        return self.prefix.n_samples
+
+    def log_prior(self, x: np.ndarray) -> np.ndarray:
+        """Log posterior (B,) of points (B, d), up to the evidence."""
+        return _paths(self.prefix, x, self.n_samples, self.n_samples)[0][:, 0]
+
+    def log_likelihood(self, x: np.ndarray) -> np.ndarray:
+        """What is left (B,): nothing."""
+        return np.zeros(len(x))
+
+
+def lacked(
+    prefix: Prefix, cloud: Cloud, early: tuple[np.ndarray, np.ndarray], draws: int, rng: np.random.Generator
+) -> Search | None:
+    """Modes that weighted draws of the posterior lack; None if the prior cannot be drawn from.
+
+    Searches begin at draws of the prior in other basins than those of the cloud. ``early`` are draws (n, d) of the prior that
+    are known by all samples already, and their log posteriors (n,).
+    """
+    x, log_weights = cloud.x, cloud.log_weights
+
+    def starts(fresh: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        points, values = np.concatenate([x, fresh, early[0]]), np.concatenate([-cloud.log_target, values, -early[1]])
+        rows = far_from_better(points, values, scale)
+        best_is_known = rows[0] < len(x)
+        found: np.ndarray = points[rows[1:] if best_is_known else rows]
+        return found
+
+    index = evenly(normalised(log_weights))
+    each = float(scipy.special.logsumexp(log_weights)) - 2 * np.log(len(x))  # their sum is the evidence, the mean weight
+    most = min(SEARCH * evaluations(draws), MOST_OF_SEARCH)
+    way = Way(OF_DRAWS, starts, (FEW,))
+    return search(WholeRecord(prefix), x[index], np.full(len(x), each), int(most * prefix.n_samples / OF_RUN), rng, way)
+
+
+def _near(looked: Search) -> Mixture:
+    """A component for each mode that was lost."""
+    regions = [near.region for near in looked.missed]
+    shares = np.full(len(regions), 1 / len(regions))
+    return Mixture(shares, np.array([r.point for r in regions]), WIDER * np.array([r.root for r in regions]), FREEDOM)

@@ -150,16 +150,17 @@ class DataAnnealing(BlockedStep):
     proposals follow. Some hundred draws for each parameter are needed. Three in ten proposals remain Cauchy steps, by which a
     chain that was still beside the posterior finds it.
 
-    Steps seldom lead from one mode to another, or into a far tail, and all chains may lack the same part. After four fifths of
-    the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a population,
-    by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if they fit
-    well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws cost, and of
-    short runs up to what 2000 draws cost, or all of theirs. The proposals of it after tuning are also weighted draws, with
-    which the chain is compared at its end. Runs of fewer than 500 draws with their tuning, priors that cannot be drawn from,
-    and chains beside which another step method moves a variable have neither. With ``adapt=False`` the chain is the paper's,
-    and the population runs at its end for the comparison alone. Of many unknowns a population may lose a mode before all
-    samples are in. Where its draws were too few to follow the posterior on the way, the chain cannot tell what it has missed,
-    and only other chains can.
+    Steps seldom lead from one mode to another, or into a far tail, and all chains may lack the same part. After four fifths
+    of the adaptation each chain therefore looks over the whole posterior: draws of the prior take the samples in as a
+    population, by weights, and mixtures of t distributions are fitted to them. A part of the proposals (a fifth, and more if
+    they fit well) then comes from such a mixture, wherever the chain is; to find it costs up to a quarter of what all draws
+    cost, and of short runs up to what 2000 draws cost, or all of theirs. A search for modes that the population has lost,
+    from draws of the prior, costs up to about 0.4 times as much again, and twice that where it finds some. The proposals of
+    it after tuning are also weighted draws, with which the chain is compared at its end. Runs of fewer than 500 draws with
+    their tuning, priors that cannot be drawn from, and chains beside which another step method moves a variable have neither.
+    With ``adapt=False`` the chain is the paper's, and the population runs at its end for the comparison alone. Of many
+    unknowns a population may lose a mode before all samples are in, and the search not find it. Where its draws were too few
+    to follow the posterior on the way, the chain cannot tell what it has missed, and only other chains can.
 
     The density of an angle (``pm.VonMises``) repeats itself with every turn. The chain has angles in one turn only, and is
     judged by turns that begin where its draws are fewest.

@@ -6,7 +6,7 @@ particles that remain, which agree with each other. Whoever looks for modes must
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,7 @@ KEPT = 4000
 TOO_LOW = 5.0
 
 type Values = Callable[[np.ndarray], np.ndarray]
+type Starts = Callable[[np.ndarray, np.ndarray, np.ndarray], Iterable[np.ndarray]]
 
 
 class Region(NamedTuple):
@@ -155,7 +156,42 @@ def log_posterior(target: Any, x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(total), -np.inf, total)
 
 
-def search(target: Any, x: np.ndarray, log_weights: np.ndarray, evaluations: int, rng: np.random.Generator) -> Search | None:
+def best_and_summits(draws: np.ndarray, values: np.ndarray, scale: np.ndarray) -> Iterator[np.ndarray]:
+    """Points to search from: the best draws (N, d) and summits, each apart from those before it."""
+    return (draws[i] for i in distinct(draws, values, scale, []))
+
+
+class Way(NamedTuple):
+    """How a search goes.
+
+    Attributes
+    ----------
+    of_draws : float
+        Part of what it computes that draws of the prior take.
+    starts : callable
+        Points (d,) to search from, the most promising first, by draws (N, d) of the prior, their negative log posteriors (N,)
+        and the widths (d,) of the prior.
+    counts : tuple of int
+        Draws near an end: few at first, then more if these say that it was missed.
+    """
+
+    of_draws: float = OF_DRAWS
+    starts: Starts = best_and_summits
+    counts: tuple[int, ...] = (FEW, MANY)
+
+
+#: As at the end of a sequential run.
+USUAL = Way()
+
+
+def search(
+    target: Any,
+    x: np.ndarray,
+    log_weights: np.ndarray,
+    evaluations: int,
+    rng: np.random.Generator,
+    way: Way = USUAL,
+) -> Search | None:
     """Modes of a posterior that particles do not hold, and what these hold of it; None where the prior cannot be drawn from.
 
     Searches go uphill from draws of the prior, by differences in the place of gradients, so that nothing is compiled and any
@@ -172,27 +208,29 @@ def search(target: Any, x: np.ndarray, log_weights: np.ndarray, evaluations: int
     evaluations : int
         Likelihoods of a sample that the run has computed.
     rng : numpy.random.Generator
+    way : Way
     """
     value, most = Counted(target, target.coordinates.wrapped), int(PART * evaluations / target.n_samples)
-    draws = prior(target.coordinates, int(np.clip(OF_DRAWS * most, LEAST_DRAWS, MOST_DRAWS)), rng)
+    draws = prior(target.coordinates, int(np.clip(way.of_draws * most, LEAST_DRAWS, MOST_DRAWS)), rng)
     if draws is None:
         return None
     scale = widths(draws)
-    ends, values = climbed(value, draws, scale, most)
+    ends, values = climbed(value, draws, scale, most, way.starts)
     ends = target.coordinates.wrapped(ends)
     some = x[rng.permutation(len(x))[:AMONG]]
     elsewhere = ~among(value, ends, values, some, rng)
-    missed, least = list[Near](), float(scipy.special.logsumexp(log_weights) + np.log(MATTERS) - TOO_LOW)
+    missed, seen, least = list[Near](), list[Region](), float(scipy.special.logsumexp(log_weights) + np.log(MATTERS) - TOO_LOW)
     for end, height in zip(ends[elsewhere][:ENDS], values[elsewhere][:ENDS], strict=True):
         if value.points + curvature_points(x.shape[1]) > DEARER * most:
             break
-        if any(near.region.distance(end[None])[0] < NEAR for near in missed):
+        if any(region.distance(end[None])[0] < NEAR for region in seen):
             continue
         region = curved(value, end, height, scale)._replace(circular=target.coordinates.circular)
+        seen.append(region)
         if region.laplace(height) < least:
             continue
         others = [near.region for near in missed]
-        for count in (FEW, MANY):  # few draws tell most regions that particles hold
+        for count in way.counts:  # few draws tell most regions that particles hold
             near = drawn_near(value, region, others, count, rng)
             if not not_held(near, x, log_weights):
                 break
@@ -215,7 +253,9 @@ def widths(draws: np.ndarray) -> np.ndarray:
     return np.where(high > low, (high - low) / 2, 1.0)
 
 
-def climbed(value: Counted, draws: np.ndarray, scale: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def climbed(
+    value: Counted, draws: np.ndarray, scale: np.ndarray, most: int, starts: Starts = best_and_summits
+) -> tuple[np.ndarray, np.ndarray]:
     """Ends (n, d) of searches that may hold a part of the posterior, and negative log posteriors there; the best first.
 
     Prior draws and searches together compute at most ``most`` points, unless these are too few to find anything.
@@ -223,11 +263,11 @@ def climbed(value: Counted, draws: np.ndarray, scale: np.ndarray, most: int) -> 
     at = value(draws)
     d = draws.shape[1]
     lanes = int(np.clip((most - value.points) / (LEAST_ROUNDS * (d + 1)), 4, LANES))
-    starts = [i for _, i in zip(range(lanes), distinct(draws, at, scale, []), strict=False)]
-    if not starts:
+    x = np.array([point for _, point in zip(range(lanes), starts(draws, at, scale), strict=False)])
+    if not len(x):
         return draws[:0], at[:0]
-    rounds = int(np.clip((most - value.points) / (len(starts) * (d + 1)), LEAST_ROUNDS, ROUNDS))
-    ends = descend(differences(value, STEP * scale), draws[starts], scale, rounds)
+    rounds = int(np.clip((most - value.points) / (len(x) * (d + 1)), LEAST_ROUNDS, ROUNDS))
+    ends = descend(differences(value, STEP * scale), x, scale, rounds)
     worth = np.flatnonzero(worth_polishing(ends, []))
     order = worth[np.argsort(ends.value[worth], kind="stable")]
     return ends.x[order], ends.value[order]
@@ -256,8 +296,9 @@ def among(value: Values, ends: np.ndarray, values: np.ndarray, x: np.ndarray, rn
     """
     around = Mixture.fit(x, np.full(len(x), 1 / len(x)), FREEDOM, rng)
     best = float(np.min(value(x[:LIKELY])))
-    outer = np.quantile(around.logpdf(x), OUTER)
-    return np.asarray((around.logpdf(ends) >= outer) & (values >= best - 1 - HIGHER * x.shape[1]))
+    with np.errstate(over="ignore"):  # all particles may be one
+        outer, inside = np.quantile(around.logpdf(x), OUTER), around.logpdf(ends)
+    return np.asarray((inside >= outer) & (values >= best - 1 - HIGHER * x.shape[1]))
 
 
 def curvature_points(d: int) -> int:

@@ -17,6 +17,7 @@ from pm_sysid.likelihood.global_search import (
     Peak,
     climb_all,
     distinct,
+    far_from_better,
     made_up,
     other_shares,
     promising,
@@ -41,6 +42,16 @@ def test_summits_are_better_than_all_draws_around_them() -> None:
     for i in found:
         away = np.sum((points - points[i]) ** 2, axis=1)
         assert values[i] < np.min(values[np.argsort(away)[1 : NEIGHBOURS + 1]])
+
+
+def test_the_best_point_of_each_basin_comes_first() -> None:
+    """Of a wide one and of a narrow one far above it that forty of a thousand points are in; not of a point without a value."""
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.normal(0, 1, (960, 3)), 4 + 0.3 * rng.standard_normal((40, 3))])
+    values = np.where(np.arange(1000) < 960, np.sum(points**2, axis=1), 50 + np.sum((points - 4) ** 2, axis=1))
+    values[5] = np.inf
+    rows = far_from_better(points, values, np.ones(3))
+    assert rows[0] == np.argmin(values) and rows[1] == 960 + np.argmin(values[960:]) and len(rows) == 999 and 5 not in rows
 
 
 def test_draws_without_a_density_are_no_summits_and_no_starts() -> None:

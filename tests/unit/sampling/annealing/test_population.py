@@ -8,7 +8,7 @@ import pytest
 
 from pm_sysid.likelihood.prefix_target import Prefix
 from pm_sysid.sampling.annealing.missed import missed
-from pm_sysid.sampling.annealing.population import evaluations, population, size, tempered
+from pm_sysid.sampling.annealing.population import SEARCH, evaluations, population, size, tempered
 from pm_sysid.sampling.smc.resampling import effective_size, normalised
 
 NO_CHAIN = np.empty((0, 1))
@@ -32,7 +32,8 @@ def test_two_modes_have_the_shares_of_quadrature() -> None:
     prefix = Prefix(model)
     for seed in range(5):
         found = population(prefix, 3000, NO_CHAIN, np.random.default_rng(seed))
-        assert found is not None and found.evaluated <= evaluations(3000) * prefix.n_samples and found.estimate.efficiency > 0.3
+        most = (1 + SEARCH) * evaluations(3000) * prefix.n_samples
+        assert found is not None and found.evaluated <= most and found.estimate.efficiency > 0.3
         share = normalised(found.log_weights) @ (found.x[:, 0] > 0)
         assert abs(share - weights @ (grid > 0)) < 0.1
         evidence = np.log(np.sum(np.exp(density)) * (grid[1] - grid[0]))
@@ -74,6 +75,64 @@ def test_a_population_that_lost_a_mode_does_not_agree_with_a_chain_that_lacks_it
             assert abs(normalised(found.log_weights) @ (found.x[:, 0] < 0) - share) < 0.1
         denied += bool(said)
     assert denied >= knows
+
+
+def modes_of_two_widths(d: int, k: float, off: float) -> tuple[pm.Model, np.ndarray, float]:
+    """A narrow mode at 2 and a wide one at -2 of d unknowns; draws of the wide one, and the share of the narrow one.
+
+    By importance sampling around both.
+    """
+
+    def both(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return k * np.sum((x - 2) ** 2, axis=1), np.sum((x + 2) ** 2, axis=1) + off
+
+    rng, masses = np.random.default_rng(0), []
+    for centre, width in ((2.0, 0.8 / k**0.5), (-2.0, 0.5)):
+        x = centre + width * rng.standard_normal((200_000, d))
+        narrow, wide = both(x)
+        log_weights = -np.sum(x**2, axis=1) / 18 - 2.5 * np.minimum(narrow, wide) ** 2
+        log_weights += np.sum((x - centre) ** 2, axis=1) / (2 * width**2) + d * np.log(width)
+        weights = np.exp(log_weights) * ((narrow < wide) == (centre > 0))
+        masses.append(weights.mean())
+    with pm.Model() as model:
+        th = pm.Normal("th", 0, 3, shape=d)
+        mean = pm.math.minimum(k * ((th - 2) ** 2).sum(), ((th + 2) ** 2).sum() + off)
+        pm.Normal("y", mean * np.ones(5), 1.0, observed=np.zeros(5))
+    return model, x[rng.choice(len(x), 3000, p=weights / weights.sum())], masses[0] / sum(masses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("d", "k", "off", "draws"),
+    [(2, 100, 1.5, 6000), (3, 20, 1, 6000), (3, 20, 1.5, 16_000), (4, 8, 1, 6000), (4, 20, 1, 16_000)],
+)
+def test_a_narrow_mode_that_few_prior_draws_hold_is_found(d: int, k: float, off: float, draws: int) -> None:
+    """Without a search, 4 of these 40 populations had it; 2 of the others knew that they could not tell, and 34 agreed."""
+    model, chain, share = modes_of_two_widths(d, k, off)
+    prefix, denied = Prefix(model), 0
+    for seed in range(8):
+        found = population(prefix, draws, chain, np.random.default_rng(seed))
+        assert found is not None
+        said = missed(chain, found.x, found.log_weights, prefix.labels)
+        assert said or said is None or not found.followed
+        denied += bool(said)
+        if said:
+            assert abs(normalised(found.log_weights) @ (found.x[:, 0] > 0) - share) < 0.1
+    assert denied >= 6
+
+
+def test_no_narrow_mode_is_made_up() -> None:
+    """A population with one mode agrees with its chain, at the cost of the search."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x", 0, 3, shape=3), 1.0, observed=np.zeros((5, 3)))
+    prefix = Prefix(model)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        chain = rng.normal(0, np.sqrt(9 / 46), (3000, 3))
+        found = population(prefix, 6000, chain, rng)
+        assert found is not None and found.followed and missed(chain, found.x, found.log_weights, prefix.labels) == ""
+        assert abs(found.estimate.value - 1.5 * np.log(1 / 46) + 7.5 * np.log(2 * np.pi)) < 5 * found.estimate.error
+        assert found.evaluated <= (1 + SEARCH) * evaluations(6000) * prefix.n_samples
 
 
 @pytest.mark.parametrize("samples", [1, 2, 3])
