@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytensor.scalar as ps
 import pytensor.scalar.basic as psb
+import pytensor.scalar.math as psm
 import scipy
 from pytensor import config
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -406,6 +407,8 @@ def _on_arrays(op: Any, count: int, dtype: str) -> Callable[..., Any]:
         return lambda x: np.asarray(x).astype(dtype)
     if isinstance(op, psb.Clip):
         return np.clip
+    if isinstance(op, psm.Softplus):
+        return lambda x: np.logaddexp(0.0, x)
     name, takes, _ = getattr(op, "nfunc_spec", None) or ("", count, 1)
     function = getattr(np, name, None) or getattr(scipy.special, name.rpartition(".")[2], None)
     if function is None:
