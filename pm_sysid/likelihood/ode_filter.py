@@ -78,7 +78,8 @@ class ODEFilter:
     substeps : int, "auto" or array of int, shape (T - 1,), default "auto"
         Filter steps for each sampling interval. ``"auto"`` doubles them until the log-likelihood of records with the
         parameters of those prior draws that come nearest to ``data`` moves by less than 0.1, and says what it chose. Where the
-        equations contain time, it also looks at what happens between the steps, and warns of what 32 steps pass over.
+        equations contain time, or functions of states and inputs that are no polynomials, it also looks at what happens between
+        the steps, and warns of what 32 steps pass over.
         Where that is not enough and the system is stiff, the steps follow the solution: those that an adaptive implicit solver
         takes near the record, each cut into as many as the log-likelihood needs, with a diffusion for each step in place of
         ``"mle"``; the log says so. An array gives every sampling interval a number of its own (for several records a list of

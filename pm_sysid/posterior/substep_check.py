@@ -48,7 +48,7 @@ class SubstepCheck(Reweighted):
     beyond : str
         Where, beyond the draws, finer steps allow parameters that the present ones rule out; empty if nowhere.
     event : str
-        When the equations change with time between the steps, coarse and fine, so that both pass over it, and what to do; empty
+        When the equations change between the steps, coarse and fine, so that both pass over it, and what to do; empty
         if they do not, or if it does not matter.
     free_diffusion : bool
         Whether the diffusion is a parameter of the model: it may stand for process noise, whose size is meant for the present
@@ -203,8 +203,8 @@ def check_substeps(
 
 
 def _between(view: FilterView, records: Sequence[TimeSeries], points: Sequence[Sequence[np.ndarray]], finer: int) -> str:
-    """What steps of both kinds pass over at some draws, in words; empty if it does not matter, or time enters no equation."""
-    if not view.system.timed:
+    """What steps of both kinds pass over at some draws, in words; empty if that does not matter, or no equation is abrupt."""
+    if not view.system.abrupt:
         return ""
     at, y = unknowns_at(view, points), np.concatenate([r.output_matrix for r in records])
     grids = view.op.grid.choice.grids

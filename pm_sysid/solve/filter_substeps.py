@@ -188,7 +188,7 @@ class LogLikelihoodCriterion(Criterion):
         """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
         beside = self._beside(2 * substeps, doubled=False)
         found = [r for r in beside if r is not None]
-        return "" if self._moved(beside) < self.tolerance else said(found[0].time)
+        return "" if self._moved(beside) < self.tolerance else said(found[0].event)
 
     def slopes(self, substeps: int) -> np.ndarray:
         """Derivatives of the log-likelihoods by the logarithms of the parameters, in one direction, by minute differences."""

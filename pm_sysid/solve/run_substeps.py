@@ -239,7 +239,7 @@ class OutputCriterion(Criterion):
     def event(self, substeps: int) -> str:
         """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
         beside = self._beside(2 * substeps, doubled=False)
-        return "" if beside is None or self._moved(beside) < self.tolerance else said(beside.time)
+        return "" if beside is None or self._moved(beside) < self.tolerance else said(beside.event)
 
     def lost(self, substeps: int) -> str:
         """What is the matter with runs none of which is finite, in words; empty if one is."""
@@ -542,7 +542,7 @@ class PriorRunsCriterion(Criterion):
     def event(self, substeps: int) -> str:
         """What a number of steps, and twice as many, pass over, in words; empty if that is nothing."""
         found = [b for b in self._beside(2 * substeps, doubled=False) if self._moved(b) >= self.tolerance]
-        return said(found[0].time) if found else ""
+        return said(found[0].event) if found else ""
 
     @override
     def too_coarse(self, substeps: int, change: float) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytensor.scalar as ps
 import pytensor.scalar.basic as psb
+import pytensor.scalar.math as psm
 import scipy
 from pytensor import config
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -348,6 +349,32 @@ def substitute(outputs: Sequence[Scalar], replace: dict[Variable, Scalar]) -> li
     return [known.get(o, o) if isinstance(o, Variable) else o for o in outputs]
 
 
+def not_polynomial(outputs: Sequence[Scalar], wrt: Sequence[Variable]) -> list[bool]:
+    """Whether each scalar expression depends on some inputs otherwise than as a polynomial of them."""
+    depends, bent = set(wrt), set[Variable]()
+    variables = [o for o in outputs if isinstance(o, Variable)]
+    for node in io_toposort(list(wrt), variables):
+        if depends.isdisjoint(node.inputs):
+            continue
+        depends.update(node.outputs)
+        if not bent.isdisjoint(node.inputs) or not _polynomial(node, depends):
+            bent.update(node.outputs)
+    return [isinstance(o, Variable) and o in bent for o in outputs]
+
+
+def _polynomial(node: Apply, depends: set[Variable]) -> bool:
+    """Whether an operation makes a polynomial of polynomials."""
+    match node.op:
+        case psb.Add() | psb.Sub() | psb.Mul() | psb.Neg() | psb.Sqr() | psb.Identity():
+            return True
+        case psb.TrueDiv():
+            return node.inputs[1] not in depends
+        case psb.Pow():
+            power = node.inputs[1]
+            return isinstance(power, Constant) and power.data >= 0 and float(power.data).is_integer()
+    return False
+
+
 def evaluate(outputs: Sequence[Scalar], values: dict[Variable, float]) -> list[float]:
     """Numbers for scalar expressions, with every input given (slow; for checks at construction)."""
     known: dict[Variable, Any] = {k: np.float64(v) for k, v in values.items()}
@@ -380,6 +407,8 @@ def _on_arrays(op: Any, count: int, dtype: str) -> Callable[..., Any]:
         return lambda x: np.asarray(x).astype(dtype)
     if isinstance(op, psb.Clip):
         return np.clip
+    if isinstance(op, psm.Softplus):
+        return lambda x: np.logaddexp(0.0, x)
     name, takes, _ = getattr(op, "nfunc_spec", None) or ("", count, 1)
     function = getattr(np, name, None) or getattr(scipy.special, name.rpartition(".")[2], None)
     if function is None:

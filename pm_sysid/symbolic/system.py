@@ -21,7 +21,7 @@ from pm_sysid.symbolic.derivatives import jacobian
 from pm_sysid.symbolic.latex import equations, rate_latex, symbol_latex
 from pm_sysid.symbolic.lowering import Still, UnsupportedOperation, lower
 from pm_sysid.symbolic.names import Names, checked_names
-from pm_sysid.symbolic.scalars import Scalar, add, mul, simplify, symbols, untraced
+from pm_sysid.symbolic.scalars import Scalar, add, mul, not_polynomial, simplify, symbols, untraced
 
 
 class System:
@@ -323,6 +323,12 @@ class System:
     def timed(self) -> tuple[int, ...]:
         """Which equations of motion contain time explicitly, in a switch too, whose derivative by time is zero."""
         return tuple(i for i, e in enumerate(self.f) if isinstance(e, Variable) and self.t in graph_inputs([e]))
+
+    @cached_property
+    def abrupt(self) -> tuple[int, ...]:
+        """Which equations of motion may change within less than a step: with time, or as no polynomial of states and inputs."""
+        bent = not_polynomial(self.f, [*self.x, *self.u])
+        return tuple(i for i in range(len(self.f)) if i in self.timed or bent[i])
 
     @cached_property
     def output_chains(self) -> tuple[frozenset[int], ...]:

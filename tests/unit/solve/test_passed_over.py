@@ -16,7 +16,7 @@ from pm_sysid.inference.sample import _Run
 from pm_sysid.likelihood.filter_steps import short_of_steps
 from pm_sysid.solve import filter_substeps
 from pm_sysid.solve import passed_over as module
-from pm_sysid.solve.passed_over import dense_run, passed_over
+from pm_sysid.solve.passed_over import Paths, dense_run, passed_over
 from pm_sysid.steps.grid import StepGrid
 
 switch = pm.math.switch
@@ -62,7 +62,7 @@ def measured(t: np.ndarray, y: np.ndarray) -> sid.TimeSeries:
 
 
 def missed(system: sid.System, finest: int = 4, t: np.ndarray = T) -> Any:
-    return passed_over(system, sid.TimeSeries(t), np.ones((1, 1)), np.ones((1, len(t), 1)), finest)
+    return passed_over(system, sid.TimeSeries(t), np.ones((1, 1)), Paths(t, np.ones((1, len(t), 1))), finest)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_coarse_steps_cannot_see_is_found(force) -> None:
     found = missed(forced(force))
     assert found is not None and found.intervals[50]
     if found.intervals.sum() == 1:
-        assert found.time == pytest.approx(5.035, abs=0.006)
+        assert found.event.time == pytest.approx(5.035, abs=0.006)
 
 
 SLOW = {
