@@ -18,7 +18,9 @@ NEAR, ROUGH = 2.0, 3.0
 #: Along the parabola's valley, shares between these are those of a parabola, and nothing more is looked at.
 PARABOLA = (0.6, 1.6)
 #: Steps of the other unknowns towards the bottom of the valley, and from how many places at most: those least like a parabola.
-STEPS, LOOKED_AT = 5, 16
+STEPS, LOOKED_AT = 10, 16
+#: Shares of a way that leads to where nothing is possible that are tried, one after the other.
+NEARER = (0.5, 0.5)
 #: Axes of less information than this share of the largest are lost in rounding.
 SEEN = 1e-10
 
@@ -90,8 +92,16 @@ def too_small(
     if not points:
         return marked
     values = objective.values(np.array([c.unknowns(u) for u in points]))
+    for nearer in NEARER:  # the valley may be bent, and a straight way along it lead to where the system has no solution
+        lost = [k for k in range(len(points)) if not np.isfinite(values[k])]
+        for k in lost:
+            away = nearer * (points[k] - c.of(x))
+            points[k] = c.of(x) + away
+            expected[k] = c.gain(evaluation.value, evaluation.value + 0.5 * float(away @ information @ away))
+        if lost:
+            values[lost] = objective.values(np.array([c.unknowns(points[k]) for k in lost]))
     shares = np.array(
-        [c.gain(evaluation.value, v) / e if np.isfinite(v) else np.inf for v, e in zip(values, expected, strict=True)]
+        [c.gain(evaluation.value, v) / e if np.isfinite(v) and e > 0 else np.inf for v, e in zip(values, expected, strict=True)]
     )
     unclear = [k for k in range(len(points)) if not PARABOLA[0] < shares[k] < PARABOLA[1] and shares[k] > SHALLOW]
     unclear = sorted(unclear, key=lambda k: -abs(np.log(shares[k])))[:LOOKED_AT]

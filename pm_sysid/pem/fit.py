@@ -98,10 +98,11 @@ def fit_pem(
         Method and tolerances of the search. Default: ``Optimiser("lm")``, Levenberg-Marquardt.
     starts : int or sequence of trees, default 8
         Number of starts, the guess among them; or other guesses, trees like ``p_guess``, to start from as well. The others
-        are drawn around the guess and between bounds that are finite. They are searched from side by side, two at first;
-        where one of these ends where the guess does, and none lower, no more are. Where the best optimum has drawn one start
-        alone, as many again are drawn. Where the innovations are not white and few starts agree, searches by predictions that
-        follow the measurements give further ones. With 1 the only search is that from the guess.
+        are drawn around the guess and between bounds that are finite. They are searched from side by side, four at first;
+        where one of these ends where the guess does, and none lower, no more are. As many again are drawn up to a factor of
+        ten from the best optimum, where another may be as good; and where this has drawn one start alone. Where the
+        innovations are not white and few starts agree, searches by predictions that follow the measurements give further
+        ones. With 1 the only search is that from the guess.
     random_seed : int or numpy.random.Generator, default 0
         Of the starts that are drawn. The same seed gives the same result.
     progressbar : bool, default True

@@ -17,6 +17,8 @@ from pm_sysid.pem.settings import Optimiser
 from pm_sysid.pem.side_by_side import EXACT, Coordinates, End, explore
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.unseen import sizes, unseen_unknowns
+from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.steps.integrate import method_inputs, run_batch
 
 #: Searches end at one optimum if the record can hardly tell their ends apart: by this much in log-likelihood.
 SAME = 0.5
@@ -47,6 +49,9 @@ IMAGE = 1e-6
 #: Values that have changed places are the same but for this share; the guess tells an order that it is nearer to, by less than
 #: this times its distance from the other one.
 EXCHANGED, ORDER = 1e-3, 0.9
+#: Steps in a sampling interval that tell how often a solution turns, and turns for each sample of an alias: more than these are
+#: not seen.
+BETWEEN, TURNS = 16, 0.95
 #: Changes of sign that are searched from: so many at most, where the mean squared error is at most this many times the best or
 #: at most this share of the outputs' variance.
 CHANGED, COMPARABLE, EXPLAINED = 4, 3.0, 0.3
@@ -125,6 +130,8 @@ class SeveralStarts:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
                 self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]), drawn=True)
+            if self.places:  # another may be exactly as good, and starts near the guess agree on the one
+                self.round(self.starts.wide(self.best.solution.x, more))
             if self.places and (self.unsure() or (self.unsure(1.0) and self.left_over(self.best.solution.x).share > COLOURED)):
                 self.follow(self.starts.far(more if self.unsure() else first))
             if self.places:
@@ -448,12 +455,15 @@ class SeveralStarts:
         return bool(0.5 * c.unit(solution.evaluation.value) * away @ information @ away < within)
 
     def mirrored(self, best: Solution, other: Solution) -> bool:
-        """Whether another optimum has the same parameters and fits exactly as well, by initial states of other signs."""
+        """Whether another optimum fits exactly as well by other signs of initial states, or signs that are known to be free."""
         c = self.coordinates
         assert c is not None
         if abs(c.gain(best.evaluation.value, other.evaluation.value)) > IMAGE:
             return False
-        return self.alike(best, np.where(self.objective.layout.initial, np.copysign(other.x, best.x), other.x), 4 * SAME)
+        turned = np.copysign(other.x, best.x)
+        only_initial = np.where(self.objective.layout.initial, turned, other.x)
+        known = any(np.array_equal(np.sign(other.x) != np.sign(best.x), image) for image in self.images)
+        return self.alike(best, only_initial, 4 * SAME) or (known and self.alike(best, turned, 4 * SAME))
 
     def ridge(self, solution: Solution) -> bool:
         """Whether the record says nothing about some combination of unknowns: optima are then connected."""
@@ -477,7 +487,30 @@ class SeveralStarts:
     def others(self, places: list[_Place]) -> list[_Place]:
         """Optima that say something else than the best, the first of all."""
         best, rest = places[0].solution, [p for p in places[1:] if not self.renamed(places[0].solution, p.solution)]
-        return [p for p in rest if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
+        rest = [p for p in rest if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
+        return [p for p in rest if not self.aliased(best, p.solution)]
+
+    def aliased(self, best: Solution, other: Solution) -> bool:
+        """Whether another optimum fits exactly as well since a solution without input turns more often than it is sampled.
+
+        Which of a frequency and its aliases is right no record of equal sampling intervals tells; the guess does.
+        """
+        c, filtered = self.coordinates, self.objective.filter
+        assert c is not None
+        system, records = filtered.system, filtered.records
+        if abs(c.gain(best.evaluation.value, other.evaluation.value)) > IMAGE or len(records) > 1:
+            return False
+        if system.inputs or system.timed or system.latents:
+            return False
+        (record,) = records
+        places = np.arange(BETWEEN * (len(record) - 1) + 1) / BETWEEN
+        dense = TimeSeries(np.interp(places, np.arange(len(record)), record.t), None)
+        params, x0 = (np.array(v) for v in zip(*(self.objective.layout.place(s.x) for s in (best, other)), strict=True))
+        theta, start = params[:, : len(system.params)], x0[:, 0, : len(system.states)]
+        with np.errstate(all="ignore"):
+            runs = run_batch(system, theta, start, method_inputs(dense, 1, "rk4"))[:, :, : len(system.outputs)]
+            turns = np.sum(np.diff(np.sign(np.diff(runs, axis=1)), axis=1) != 0, axis=1).max(axis=1) / len(record)
+        return bool(np.isfinite(runs).all() and turns.max() > TURNS)
 
     def renamed(self, best: Solution, other: Solution) -> list[str]:
         """Pairs of parameters that have changed places in another optimum, if that is all, and the guess tells their order.
@@ -520,13 +553,23 @@ class SeveralStarts:
         for place in places[1:]:
             if pairs := self.renamed(places[0].solution, place.solution):
                 words += f" The fit is the same with {', '.join(pairs)} exchanged; their order is that of the guess."
+            elif self.aliased(places[0].solution, place.solution):
+                words += (
+                    f" The fit is the same with {self.parameters(place.solution.x)}: one is an alias of the other, which no "
+                    "record of equal intervals without input tells apart, and the guess is nearer to this one."
+                )
         return words
+
+    def parameters(self, x: np.ndarray) -> str:
+        """Unknowns (k,) in words, without initial states."""
+        told = zip(self.objective.layout.names, x, self.objective.layout.initial, strict=True)
+        return ", ".join(f"{n} = {v:.5g}" for n, v, initial in told if not initial)
 
     def doubt(self, places: list[_Place]) -> str:
         """Why the best optimum may not be the one that is wanted."""
         c = self.coordinates
         assert c is not None
-        best, names = places[0].solution, self.objective.layout.names
+        best = places[0].solution
         drew, own, drawn = len(places[0].starts), sum(places[0].starts), self.tried - self.placed
         if self.tried > LONELY and own <= FEW * drawn and (rest := self.left_over(best.x)).poor:
             return (
@@ -542,8 +585,7 @@ class SeveralStarts:
         others = self.others(places)
         if rivals := self.rivals(places):
             other = rivals[0].solution
-            told = zip(names, other.x, self.objective.layout.initial, strict=True)
-            where = ", ".join(f"{n} = {v:.5g}" for n, v, initial in told if not initial)
+            where = self.parameters(other.x)
             less = max(c.gain(best.evaluation.value, other.evaluation.value), 0.0)
             return (
                 f"Another optimum is nearly as good ({where}; objective {other.evaluation.value:.6g}, {less:.2g} less in "

@@ -10,8 +10,10 @@ from pm_sysid.pem.objective import Objective
 NEAR, FAR = 0.2, 1.0
 #: Bounds this many times apart, and both positive, are drawn between in logarithms.
 DECADES = 30.0
-#: Points of which the best becomes a start.
-TRIED = 16
+#: Largest logarithm of what multiplies an unknown where another optimum is looked for.
+WIDE = 2.3
+#: Points of which the best becomes a start; of few, since the best of many is near the optimum that is known.
+TRIED, FEW_TRIED = 16, 4
 
 
 class Starts:
@@ -70,6 +72,17 @@ class Starts:
         self.evaluated += len(points)
         best = [group[np.argmin(values[group])] for group in np.array_split(np.arange(len(points)), n)]
         return points[best]
+
+    def wide(self, centre: np.ndarray, n: int) -> np.ndarray:
+        """Points (n, k) up to a factor of ten from one, each the best of a few: where another optimum may lie."""
+        if n == 0:
+            return np.empty((0, centre.size))
+        z = self.rng.uniform(-1.0, 1.0, (n * FEW_TRIED, centre.size))
+        points = np.where(self.spread > 0, centre + self.spread * z, centre * np.exp(WIDE * z))
+        points = np.clip(points, self.lower, self.upper)
+        values = self.objective.values(points)
+        self.evaluated += len(points)
+        return points[[g[np.argmin(np.nan_to_num(values[g], nan=np.inf))] for g in np.array_split(np.arange(len(points)), n)]]
 
     def _around(self, centre: np.ndarray, n: int, width: float) -> np.ndarray:
         z = self.rng.standard_normal((n, centre.size))

@@ -86,7 +86,8 @@ def test_dry_friction_is_neither_doubted_nor_wrong(start: str, sine: bool) -> No
         scores.append((fit.x[:4] - list(TRUTH.values())) / fit.x_stderr[:4])
         doubted += not fit.success
     assert doubted <= 1
-    assert np.abs(scores).max() < 4.5 and 0.8 < np.sqrt(np.mean(np.square(scores))) < 1.2
+    # Errors of one record go together: 25 records tell a spread of one to 0.14.
+    assert np.abs(scores).max() < 4.5 and 0.75 < np.sqrt(np.mean(np.square(scores))) < 1.3
 
 
 def test_a_threshold_that_no_derivative_shows_is_named() -> None:
