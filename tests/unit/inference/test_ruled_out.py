@@ -41,13 +41,12 @@ def swing(seed: int, substeps: Any = "auto", width: float = 0.7) -> tuple[pm.Mod
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, 2])  # of other records more steps are taken from the beginning
 def test_aliases_that_the_first_steps_rule_out_are_drawn(seed: int) -> None:
     model, exact, share = swing(seed)
     idata = sid.sample_ibis(1000, model=model, **QUIET | {"random_seed": seed})
     found = sid.log_evidence(idata)
-    if seed:  # the first record has eight steps from the beginning
-        assert idata.attrs["substeps_y"] > 2 and idata["sample_stats"].attrs["earlier_evaluations"] > 0
+    assert idata.attrs["substeps_y"] > 2 and idata["sample_stats"].attrs["earlier_evaluations"] > 0
     assert abs(found.value - exact) < 3 * found.error + 0.01  # 0.26 too low with the first steps, with an error of 0.013
     assert abs(float((idata.posterior["w"] > 9).mean()) - share) < 0.06  # 0.02 or 0.05 of 0.27
 

@@ -74,7 +74,7 @@ def test_a_model_that_has_died_is_searched_everywhere() -> None:
     assert 0.5 * exact < found.mass[0] < exact + 4 * found.error[0]
 
 
-def two_places(draws: int, seed: int) -> tuple[float, float, str]:
+def two_places(particles: int, seed: int) -> tuple[float, float, str]:
     """Exact share of the narrow region below the last threshold, that of the draws, and the doubt."""
     names = ("a", "b", "c")
     system = sid.System(
@@ -94,7 +94,7 @@ def two_places(draws: int, seed: int) -> tuple[float, float, str]:
         sid.ODESimulator("y", system, record, params, distance=distance)
     execution, thresholds = sid.Execution(max_simulations=20_000), sid.Thresholds(epsilon=60.0)
     options = {"execution": execution, "thresholds": thresholds, "random_seed": seed, "progressbar": False}
-    idata = sid.sample_abc_ns({"m": model}, draws, **options)
+    idata = sid.sample_abc_ns({"m": model}, particles, **options)
     last = float(idata["populations"]["threshold"][-1])
     rng, mass = np.random.default_rng(0), []
     for centre, radius in ((2.0, (last / 20) ** 0.5), (-2.0, max(last - 1, 0.0) ** 0.5)):
@@ -105,12 +105,11 @@ def two_places(draws: int, seed: int) -> tuple[float, float, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draws", [500, 1000])
-def test_a_region_that_the_run_has_lost_is_said(draws: int) -> None:
+def test_a_region_that_the_run_has_lost_is_said() -> None:
     """Narrow regions hold little below the first thresholds, and a half below the last: lost by most runs of 500 particles."""
     lost = 0
-    for seed in range(8):
-        exact, share, doubt = two_places(draws, seed)
+    for seed in range(5):
+        exact, share, doubt = two_places(500, seed)
         assert abs(share - exact) < 0.1 or doubt, (seed, share, exact)
         assert not doubt or abs(share - exact) > 0.05, (seed, doubt)
         lost += abs(share - exact) >= 0.1
