@@ -11,6 +11,7 @@ import xarray as xr
 from pm_sysid.arguments import among, seed, shown, whole
 from pm_sysid.compat import SimulatorRV
 from pm_sysid.idata import posterior_of, thinned
+from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.observed import check_sampled_on, measured_samples
@@ -41,7 +42,7 @@ def evaluate(
     model = pm.Model.get_context(error_if_none=False) if model is None else model
     posterior = posterior_of(idata)
     if model is not None:
-        _check_likelihood(model)
+        _check_likelihood(model_of(model))
         check_sampled_on(idata, model)
     picked = thinned(posterior, draws)
     posterior = posterior.isel(draw=picked)

@@ -132,6 +132,12 @@ def _(thing: Any) -> None:
     assert {"elpd", "se", "p", "n_samples", "n_data_points", "scale", "warning", "good_k", "elpd_i"} <= names, names
 
 
+@checks("ELPDDataLOO")
+def _(thing: Any) -> None:
+    names = {f.name for f in fields(thing)}
+    assert {"elpd", "se", "p", "n_samples", "n_data_points", "scale", "warning", "good_k", "elpd_i", "pareto_k"} <= names, names
+
+
 @checks("elpd_table")
 def _(thing: Any) -> None:
     from arviz_stats import ELPDData
