@@ -10,6 +10,8 @@
   force's factor guessed with the right sign and with the wrong one, which has an optimum of its own.
 - ``weak``: 100 records each of a first-order lag that is seen for half of its time constant, and for five, and of
   Michaelis-Menten's law below its constant: the errors of what a record hardly tells are not symmetric.
+- ``equal``: 40 records each of a drug in two compartments and of a motor, from a guess near another solution that fits exactly
+  as well; of a swing from a guess near an alias of its speed; and of short epidemics, in which errors are far from symmetric.
 - ``rugged``: 100 records each of two rates of a drug that may be exchanged (its volume is unknown, so that two optima are
   alike), of a spring that is a sine of the position, of three seconds of Lorenz's equations, whose free runs have very many
   optima, and of a dead zone, whose errors have ripples; a fit that is right counts as such whether it is sure or not.
@@ -185,6 +187,66 @@ def weak(n: int) -> dict[str, Any]:
             "records": n, "said that it is not sure": int(np.sum(~said)), "seconds": (time.perf_counter() - start) / n,
             "confidently wrong": int(np.sum((np.abs(z).max(axis=1) > 4) & said)),
             "more than four errors off": int(np.sum(np.abs(z).max(axis=1) > 4)),
+        }  # fmt: skip
+        print(f"  {name}: {results[name]}", flush=True)
+    return results
+
+
+def equal(n: int) -> dict[str, Any]:
+    """Guesses near an optimum that is exactly as good as the true one; and short epidemics, whose valleys are bent."""
+    print("\nAnother optimum is exactly as good, and the guess is nearer to it; valleys that are bent")
+    drug = sid.System(
+        lambda t, x, u, p: (
+            -p.ka * x.gut, p.ka * x.gut - (p.k10 + p.k12) * x.blood + p.k21 * x.rest, p.k12 * x.blood - p.k21 * x.rest
+        ),
+        states=("gut", "blood", "rest"), params=("ka", "k10", "k12", "k21", "V"), observe=lambda t, x, dx, u, p: x.blood / p.V,
+    )  # fmt: skip
+    motor = sid.System(
+        lambda t, x, u, p: ((u.V - x.i - 0.05 * x.w) / p.L, (0.05 * x.i - p.b * x.w) / p.J), states=("i", "w"), inputs=("V",),
+        params=("L", "J", "b"), observe=lambda t, x, dx, u, p: x.w,
+    )  # fmt: skip
+    swing = sid.System(
+        lambda t, x, u, p: (x.v, -(p.w**2) * x.z - p.c * x.v), states=("z", "v"), params=("w", "c"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    epidemic = sid.System(
+        lambda t, x, u, p: (-p.b * x.S * x.I, p.b * x.S * x.I - p.g * x.I), states=("S", "I"), params=("b", "g", "rho"),
+        observe=lambda t, x, dx, u, p: p.rho * x.I,
+    )  # fmt: skip
+    doses = sid.TimeSeries(np.concatenate([[0.0], np.geomspace(0.1, 48, 40)]), None, None)
+    t = 0.02 * np.arange(400)
+    steps = sid.TimeSeries(t, np.repeat(12.0 * np.random.default_rng(0).choice([-1, 1], 20), 20), None, intersample="zoh")
+    whole, infected = {"S": 0.99, "I": 0.01}, sid.InitialState({"S": 0.99, "I": 0.01}, estimate=("I",))
+    rates, far = {"b": 0.6, "g": 0.25, "rho": 300.0}, {"b": 0.9, "g": 0.4, "rho": 500.0}
+    given = {"gut": 100.0, "blood": 0.0, "rest": 0.0}
+    cases: dict[str, tuple[Any, ...]] = {
+        "drug": (
+            drug, doses, {"ka": 1.2, "k10": 0.3, "k12": 0.3, "k21": 0.15, "V": 10.0},
+            {"ka": 0.4, "k10": 1.0, "k12": 0.3, "k21": 0.3, "V": 5.0}, given, {"x0": given}, 0.01,
+        ),
+        "motor": (
+            motor, steps, {"L": 0.1, "J": 0.01, "b": 0.02}, {"L": 0.4, "J": 0.003, "b": 0.01}, 0.0, {"x0": 0.0}, 0.2
+        ),
+        "alias": (
+            swing, sid.TimeSeries(0.5 * np.arange(60), None, None), {"w": 9.0, "c": 0.05}, {"w": 4.5, "c": 0.1}, [1.0, 0.0], {},
+            0.05,
+        ),
+    }  # fmt: skip
+    for samples in (15, 18):
+        record = sid.TimeSeries(np.arange(float(samples)), None, None)
+        cases[f"epidemic, {samples} samples"] = epidemic, record, rates, far, whole, {"x0": infected}, 2.0
+    results = {}
+    for name, (system, record, truth, guess, x0, options, noise) in cases.items():
+        clean, start = sid.simulate(system, record, truth, x0=x0, substeps=32)[system.outputs[0]].values, time.perf_counter()
+        noisy = [clean + noise * np.random.default_rng(seed).standard_normal(len(clean)) for seed in range(n)]
+        fits = [sid.fit_pem(system, record.replace(y=y), guess, **options) for y in noisy]
+        z = np.array([scores(f, truth) for f in fits])
+        sure, off = np.array([f.success for f in fits]), np.abs(z).max(axis=1) > 4
+        alias = np.array(["alias" in f.message for f in fits])
+        results[name] = {
+            "records": n, "said that it is not sure": int(np.sum(~sure)), "seconds": (time.perf_counter() - start) / n,
+            "confidently wrong": int(np.sum(off & sure & ~alias)), "more than four errors off": int(np.sum(off)),
+            "alias said": int(np.sum(alias)),
         }  # fmt: skip
         print(f"  {name}: {results[name]}", flush=True)
     return results
@@ -420,7 +482,8 @@ def cost(n: int) -> dict[str, Any]:
 
 
 SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
-    "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "rugged": (rugged, 100),
+    "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "equal": (equal, 40),
+    "rugged": (rugged, 100),
     "proportional": (proportional, 200), "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 

@@ -256,6 +256,7 @@ SPREADS = {
     "prior": "short records",
     "sign": "nearly even sensor",
     "weak": "weak records",
+    "equal": "equal optima and bent valleys",
     "rugged": "many optima",
     "proportional": "noise of 10 % of the reading",
 }

@@ -18,7 +18,7 @@ NEAR, ROUGH = 2.0, 3.0
 #: Along the parabola's valley, shares between these are those of a parabola, and nothing more is looked at.
 PARABOLA = (0.6, 1.6)
 #: Steps of the other unknowns towards the bottom of the valley, and from how many places at most: those least like a parabola.
-STEPS, LOOKED_AT = 10, 16
+STEPS, LOOKED_AT = 5, 16
 #: Shares of a way that leads to where nothing is possible that are tried, one after the other.
 NEARER = (0.5, 0.5)
 #: Axes of less information than this share of the largest are lost in rounding.
