@@ -16,8 +16,9 @@ import scipy
 from pm_sysid.sampling.abc.ellipsoids import Ellipsoid, around, whole_cube
 from pm_sysid.sampling.abc.population import Candidates, Outcome, ProposalDistribution
 
-#: Searches of each model, candidates of each in a round for each coordinate and at least, and rounds of them.
-STARTS, FOR_EACH, AT_LEAST, ROUNDS = 8, 8, 24, 15
+#: Searches of all models together, and of each at least; candidates of each in a round for each coordinate and at least, and
+#: rounds of them.
+STARTS, LEAST_STARTS, FOR_EACH, AT_LEAST, ROUNDS = 8, 2, 8, 24, 15
 #: The part of the candidates, the nearest ones, that tells where the next are drawn.
 ELITE = 0.25
 #: Candidates that tell what lies below the threshold at a place, and how much wider than around these its ellipsoid is; how
@@ -53,6 +54,7 @@ def abandoned(
     log_prior: np.ndarray,
     simulate: Callable[[Candidates], Outcome],
     rng: np.random.Generator,
+    most: int,
 ) -> Abandoned:
     """Look for places outside of proposals that come below a threshold, from the nearest of known candidates.
 
@@ -72,13 +74,15 @@ def abandoned(
     simulate : callable
         Outcome of candidates.
     rng : numpy.random.Generator
+    most : int
+        Simulations with which searches end.
     """
     K, sizes = len(proposals.sizes), proposals.sizes
     mass, variance, simulations = np.zeros(K), np.zeros(K), 0
     searches = [s for k in range(K) for s in _begun(k, candidates, outcome, proposals)]
     ends: list[_Search] = []
     for _ in range(ROUNDS):
-        if not searches:
+        if not searches or simulations >= most:
             break
         clouds = [_cloud(s, rng) for s in searches]
         found = simulate(_together([s.model for s in searches], clouds, sizes, rng))
@@ -147,7 +151,7 @@ def _begun(k: int, candidates: Candidates, outcome: Outcome, proposals: Proposal
         return []
     away = nearest_better(points, distance)
     picked = np.flatnonzero(_outside(proposals, k, points))
-    picked = picked[np.argsort(-away[picked], kind="stable")][:STARTS]
+    picked = picked[np.argsort(-away[picked], kind="stable")][: max(STARTS // len(proposals.sizes), LEAST_STARTS)]
     if not len(picked):
         return []
     neighbours = scipy.spatial.cKDTree(points).query(points[picked], k=min(d + 2, len(points)))[0]

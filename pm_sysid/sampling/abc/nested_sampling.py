@@ -58,6 +58,8 @@ REFINED, MOST_REFINED, REFINE_LOCAL = 0.5, 10, 0.5
 #: Candidates by which masses are measured at the end, as a multiple of the particles: from proposals around the last
 #: population, and from each of some earlier ones and the prior, which hold what the last ones may have lost.
 FRESH, EARLIER, EARLIER_ROUNDS = 2.0, 0.25, 8
+#: Most simulations, as a multiple of the particles, in searches for places that the run has left.
+SEARCHED = 8.0
 #: Hits that are possible, at 95 %, where there are none.
 RULE_OF_THREE = 3.0
 #: Smallest and largest number of candidates in a batch.
@@ -149,7 +151,9 @@ def sample_abc_ns(
     A run selects its particles and fits its proposals to them, and what it lost on the way no weight brings back. At the end
     the masses are therefore measured again, by about five times ``particles`` candidates (beyond ``max_simulations``) at the
     last threshold, from fixed proposals: the last ones, earlier ones and the prior. These estimates are unbiased. Where the
-    probabilities contradict them, ``doubt`` says so. After ``max_seconds`` and an interrupt there are none (NaN).
+    probabilities contradict them, ``doubt`` says so. Searches from those candidates that are far from any nearer one, by up to
+    about eight times ``particles`` simulations, look for places below the threshold that the run has left. After
+    ``max_seconds`` and an interrupt there are none (NaN).
 
     Runs without noise have a least distance. The paper's thresholds fall to it if they are left to: to a posterior of no width,
     and to whichever model fits best by a hair. By the named distances no threshold is therefore lower than where the width is
@@ -344,7 +348,8 @@ class Run:
 
         log_prior = np.log(self.prior) - self.log_mass
         threshold = self.populations[-1].threshold
-        return abandoned(candidates, Outcome(distance, potential, 0), fresh, threshold, log_prior, simulate, rng).mass
+        most, known_outcome = int(SEARCHED * self.particles), Outcome(distance, potential, 0)
+        return abandoned(candidates, known_outcome, fresh, threshold, log_prior, simulate, rng, most).mass
 
     def _earlier_rounds(self) -> np.ndarray:
         """Some rounds between which the prior mass has fallen by about the same factor: most rounds are at nearly the same."""

@@ -122,8 +122,8 @@ class Masses(NamedTuple):
             left = 0.0 if self.left is None else self.left[k]
             if left > max(LEAST * (total + left), FAR * error):
                 said.append(
-                    f"{name!r} comes below the last threshold where the run has no particles, with "
-                    f"{left / (total + left):.2f} of the mass of all or more"
+                    f"{name!r} comes below the last threshold where the run has no particles, with about "
+                    f"{left / (total + left):.2f} of the mass of all"
                 )
                 continue
             at_most = max(self.lost[k], 0.0 if self.lost[k] else min(error / total, 1.0))

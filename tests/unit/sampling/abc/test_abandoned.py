@@ -46,7 +46,9 @@ def test_the_best_of_a_separate_region_is_far_from_a_better_one() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_narrow_place_is_found_and_its_mass_measured(seed: int) -> None:
     threshold, known = 0.012, pool(300, seed)
-    found = abandoned(known, simulate(known), around_near(), threshold, np.log([0.5]), simulate, np.random.default_rng(seed))
+    found = abandoned(
+        known, simulate(known), around_near(), threshold, np.log([0.5]), simulate, np.random.default_rng(seed), 8000
+    )
     exact = 0.5 * ball((threshold / 20) ** 0.5)  # 3e-5: none of the candidates is there
     assert 0.5 * exact < found.mass[0] < exact + 4 * found.error[0] and found.simulations < 10_000
 
@@ -55,21 +57,27 @@ def test_a_narrow_place_is_found_and_its_mass_measured(seed: int) -> None:
 def test_where_proposals_reach_everything_nothing_is_found(seed: int) -> None:
     known = pool(300, seed)
     both = ProposalDistribution([Region(whole_cube(3))], np.ones(1), ProposalProbabilities(), [3])
-    assert abandoned(known, simulate(known), both, 0.012, np.zeros(1), simulate, np.random.default_rng(seed)).mass == 0
+    assert abandoned(known, simulate(known), both, 0.012, np.zeros(1), simulate, np.random.default_rng(seed), 8000).mass == 0
 
     def only_near(candidates: Candidates) -> Outcome:  # which the proposals reach, but for a rim
         outcome = simulate(candidates)
         to_near = np.sum((candidates.points - NEAR) ** 2, axis=1) + 0.01
         return outcome._replace(distance=np.where(np.isfinite(outcome.distance), to_near, np.inf))
 
-    found = abandoned(known, only_near(known), around_near(), 0.012, np.zeros(1), only_near, np.random.default_rng(seed))
+    found = abandoned(known, only_near(known), around_near(), 0.012, np.zeros(1), only_near, np.random.default_rng(seed), 8000)
     assert found.mass[0] < 0.02 * ball(0.002**0.5)
+
+
+def test_searches_end_with_the_simulations_that_they_may_use() -> None:
+    known = pool(300, 0)
+    found = abandoned(known, simulate(known), around_near(), 0.012, np.zeros(1), simulate, np.random.default_rng(0), 100)
+    assert found.mass == 0 and 100 <= found.simulations < 400
 
 
 def test_a_model_that_has_died_is_searched_everywhere() -> None:
     known = pool(300, 0)
     dead = ProposalDistribution([None], np.ones(1), ProposalProbabilities(), [3])
-    found = abandoned(known, simulate(known), dead, 0.012, np.zeros(1), simulate, np.random.default_rng(0))
+    found = abandoned(known, simulate(known), dead, 0.012, np.zeros(1), simulate, np.random.default_rng(0), 8000)
     exact = ball(0.002**0.5) + ball((0.012 / 20) ** 0.5)
     assert 0.5 * exact < found.mass[0] < exact + 4 * found.error[0]
 
