@@ -130,8 +130,8 @@ class SeveralStarts:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
                 self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]), drawn=True)
-            if self.places:  # another may be exactly as good, and starts near the guess agree on the one
-                self.round(self.starts.wide(self.best.solution.x, more))
+            if self.places:
+                self.look_wide(more)
             if self.places and (self.unsure() or (self.unsure(1.0) and self.left_over(self.best.solution.x).share > COLOURED)):
                 self.follow(self.starts.far(more if self.unsure() else first))
             if self.places:
@@ -241,6 +241,23 @@ class SeveralStarts:
             same = inside & np.array([np.isfinite(a) and abs(c.gain(a, b)) < IMAGE for a, b in values.T])
             ends[same] = turned[same]
         self.round(ends)
+
+    def look_wide(self, n: int) -> None:
+        """Search from points up to a factor of ten from the best optimum, for others.
+
+        Another may be exactly as good where starts near the guess agree on the one. How many end at an optimum that is known
+        says nothing: they begin around the best.
+        """
+        known = {id(p.starts): len(p.starts) for p in self.places}
+        tried, placed, unfinished = self.tried, self.placed, self.unfinished
+        self.round(self.starts.wide(self.best.solution.x, n))
+        new = 0
+        for place in self.places:
+            if id(place.starts) in known:
+                del place.starts[known[id(place.starts)] :]
+            else:
+                new += len(place.starts)
+        self.tried, self.placed, self.unfinished = tried + new, placed + new, unfinished
 
     def around_best(self, n: int) -> None:
         """Search from points near the best optimum while few starts agree on it, and again around a better one."""
