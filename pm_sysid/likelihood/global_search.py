@@ -11,6 +11,8 @@ import scipy
 from pm_sysid.likelihood.circular import same_turn
 from pm_sysid.likelihood.descent import STEPS, Batch, Descent, descend, newton
 
+#: Points whose distances to all others are computed at once.
+AT_ONCE = 256
 #: Starts differ by this root mean square of their coordinates, in prior standard deviations.
 APART = 0.3
 #: A draw is a summit if it lies above this many nearest neighbours.
@@ -135,9 +137,12 @@ def far_from_better(points: np.ndarray, values: np.ndarray, scale: np.ndarray) -
     points are in: so many are nearer by chance. A number of points, in the place of a distance, is the same where draws are
     dense and in the tails where they are not.
     """
-    away = scipy.spatial.distance.cdist(points / scale, points / scale)
-    nearest = np.min(np.where(values < values[:, None], away, np.inf), axis=1)
-    nearer = np.sum(away < nearest[:, None], axis=1)
+    z, nearer = points / scale, np.zeros(len(points), dtype=int)
+    for i in range(0, len(points), AT_ONCE):  # all distances of many thousand points would take gigabytes
+        some = slice(i, i + AT_ONCE)
+        away = scipy.spatial.distance.cdist(z[some], z)
+        nearest = np.min(np.where(values < values[some, None], away, np.inf), axis=1)
+        nearer[some] = np.sum(away < nearest[:, None], axis=1)
     rows = np.flatnonzero(np.isfinite(values))
     return np.asarray(rows[np.argsort(-nearer[rows], kind="stable")])
 

@@ -24,6 +24,8 @@ ELITE = 0.25
 #: Candidates that tell what lies below the threshold at a place, and how much wider than around these its ellipsoid is; how
 #: often it is drawn anew, as long as its logarithmic volume grows by so much.
 TOLD, ENLARGE, GROWN, GROWTH = 200, 1.5, 20, 0.1
+#: Most candidates of a model among which searches begin: the time grows with their square.
+MOST_KNOWN = 5000
 #: Standard deviation of a first cloud of candidates, as a part of the distance to the nearest neighbours.
 FIRST = 0.5
 
@@ -145,6 +147,7 @@ def _begun(k: int, candidates: Candidates, outcome: Outcome, proposals: Proposal
     """Searches of a model, from candidates outside of its proposals that are far from any that comes closer."""
     d = proposals.sizes[k]
     rows = np.flatnonzero((candidates.model == k) & np.isfinite(outcome.distance))
+    rows = rows[:: max(1, -(-len(rows) // MOST_KNOWN))]  # of all rounds alike
     points, first = np.unique(candidates.points[rows, :d], axis=0, return_index=True)
     distance = outcome.distance[rows][first]
     if not len(points):
