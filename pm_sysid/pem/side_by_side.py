@@ -187,12 +187,16 @@ def _step(s: _Searcher, coordinates: Coordinates) -> None:
     """The next trial point."""
     assert s.evaluation is not None
     gradient, information = coordinates.slope(coordinates.unknowns(s.u), s.evaluation)
+    if not (np.isfinite(gradient).all() and np.isfinite(information).all()):
+        s.how = "unfinished"  # a finite objective whose squared derivatives overflow
+        return
     pushed = ((s.u <= coordinates.lower) & (gradient > 0)) | ((s.u >= coordinates.upper) & (gradient < 0))
     free = np.flatnonzero(~pushed)
     step = np.zeros_like(s.u)
     size = np.sqrt(np.diag(information))[free]
-    size = np.where(size > 0, size, max(size.max(initial=0.0), 1e-300))
-    scaled = information[np.ix_(free, free)] / np.outer(size, size)
+    # Where nothing moves the outputs, no size is known: the start lies on a plateau, and the step is zero.
+    size = np.where(size > 0, size, size.max(initial=0.0) or 1.0)
+    scaled = information[np.ix_(free, free)] / size[:, None] / size
     damped = scaled + (s.damping + 1e-13) * np.eye(free.size)
     if free.size:
         step[free] = -np.linalg.lstsq(damped, gradient[free] / size, rcond=None)[0] / size
