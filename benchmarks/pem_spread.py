@@ -213,10 +213,16 @@ def equal(n: int) -> dict[str, Any]:
         lambda t, x, u, p: (-p.b * x.S * x.I, p.b * x.S * x.I - p.g * x.I), states=("S", "I"), params=("b", "g", "rho"),
         observe=lambda t, x, dx, u, p: p.rho * x.I,
     )  # fmt: skip
+    chain = sid.System(
+        lambda t, x, u, p: (x.v1, x.v2, (-p.k1 * x.x1 - p.k2 * (x.x1 - x.x2)) / p.m1, u.F - p.k2 * (x.x2 - x.x1)),
+        states=("x1", "x2", "v1", "v2"), inputs=("F",), params=("k1", "k2", "m1"), observe=lambda t, x, dx, u, p: x.x1,
+    )  # fmt: skip
     doses = sid.TimeSeries(np.concatenate([[0.0], np.geomspace(0.1, 48, 40)]), None, None)
     t = 0.02 * np.arange(400)
     steps = sid.TimeSeries(t, np.repeat(12.0 * np.random.default_rng(0).choice([-1, 1], 20), 20), None, intersample="zoh")
     whole, infected = {"S": 0.99, "I": 0.01}, sid.InitialState({"S": 0.99, "I": 0.01}, estimate=("I",))
+    t = 0.05 * np.arange(300)
+    pushes = sid.TimeSeries(t, np.repeat(np.random.default_rng(0).normal(size=30), 10), None, intersample="zoh")
     rates, far = {"b": 0.6, "g": 0.25, "rho": 300.0}, {"b": 0.9, "g": 0.4, "rho": 500.0}
     given = {"gut": 100.0, "blood": 0.0, "rest": 0.0}
     cases: dict[str, tuple[Any, ...]] = {
@@ -230,6 +236,10 @@ def equal(n: int) -> dict[str, Any]:
         "alias": (
             swing, sid.TimeSeries(0.5 * np.arange(60), None, None), {"w": 9.0, "c": 0.05}, {"w": 4.5, "c": 0.1}, [1.0, 0.0], {},
             0.05,
+        ),
+        # The other solution has k2 = k1 / m1; without damping each has a narrow optimum.
+        "chain without damping": (
+            chain, pushes, {"k1": 20.0, "k2": 30.0, "m1": 1.0}, {"k1": 20.0, "k2": 21.0, "m1": 0.7}, 0.0, {"x0": 0.0}, 0.005
         ),
     }  # fmt: skip
     for samples in (15, 18):

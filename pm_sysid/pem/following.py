@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from pm_sysid.pem.filters import KalmanFilter, Motion
-from pm_sysid.pem.objective import Layout, Objective, SquaredErrors
+from pm_sysid.pem.objective import Objective, SquaredErrors
 from pm_sysid.pem.side_by_side import Coordinates, explore
 from pm_sysid.progress import doing
 
@@ -46,18 +46,8 @@ def following(objective: Objective, x: np.ndarray, process: float) -> SquaredErr
         spread, size = states.std(axis=0), np.nanstd(y, axis=0)
     if not np.isfinite(spread).all():
         return None
-    kept, rest = layout.slots < n_p, np.flatnonzero(~layout.positive)
     noise = MEASUREMENT * np.where(size > 0, size, 1.0)
-    own = Layout(
-        tuple(layout.names[i] for i in rest),
-        np.concatenate([params[:n_p], process * spread, noise]),
-        layout.slots[kept],
-        np.searchsorted(rest, layout.sources[kept]),
-        x0,
-        layout.x0_slots,
-        np.searchsorted(rest, layout.x0_sources),
-        np.zeros(rest.size, dtype=bool),
-    )
+    own = layout.without_noise(np.concatenate([params[:n_p], process * spread, noise]), x0)
     form = replace(filter.form, certain=False, full_process=False, full_noise=False)
     roots = np.zeros((len(filter.records), n, n))
     return SquaredErrors(KalmanFilter(system, form, filter.records, filter.substeps, roots), own)

@@ -56,6 +56,21 @@ class Layout:
         x0[self.x0_sources, *self.x0_slots] = 1.0
         return Motion(params, x0)
 
+    def without_noise(self, params: np.ndarray, x0: np.ndarray) -> Layout:
+        """Of the unknowns that are no standard deviations; everything else as given."""
+        rest = np.flatnonzero(~self.positive)
+        kept = ~self.positive[self.sources]
+        return Layout(
+            tuple(self.names[i] for i in rest),
+            params,
+            self.slots[kept],
+            np.searchsorted(rest, self.sources[kept]),
+            x0,
+            self.x0_slots,
+            np.searchsorted(rest, self.x0_sources),
+            np.zeros(rest.size, dtype=bool),
+        )
+
 
 class Evaluation(NamedTuple):
     """An objective at a point.

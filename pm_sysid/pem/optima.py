@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pm_sysid.pem.differences import by_differences, standard_errors
+from pm_sysid.pem.equally_good import AS_GOOD, equally_good, free_run
 from pm_sysid.pem.following import followed
 from pm_sysid.pem.left_over import SHORTER, LeftOver, left_over
 from pm_sysid.pem.objective import Evaluation, Objective, SquaredErrors
@@ -24,8 +25,6 @@ from pm_sysid.steps.integrate import method_inputs, run_batch
 SAME = 0.5
 #: Points this near each other in log-likelihood are on one ridge, where there is one.
 LEVEL = 0.01
-#: An optimum this much less likely, in log-likelihood, is as good as the best: exp(-8) is 1 in 3000.
-AS_GOOD = 8.0
 #: A landscape is rugged where other optima have at most this many times the mean squared error of the best.
 RUGGED = 1.5
 #: Starts of the first round beside the guess, one near it and the others far: where one of them ends where it does, and none
@@ -38,6 +37,8 @@ LONELY = 3
 FEW, HALF, UNSURE = 0.25, 0.5, 0.65
 #: Where all agree it is looked for if the innovations have more than this share of the outputs' variance.
 COLOURED = 0.001
+#: Points that searches for equally good outputs begin at, over those of the others: most of them see a few samples alone.
+EQUAL = 4
 #: Rounds of searches around the best optimum, where few starts agree.
 AROUND = 3
 #: One that drew one start alone has been found by chance, however good, where more than this share did not get anywhere.
@@ -130,7 +131,7 @@ class SeveralStarts:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
                 self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]), drawn=True)
-            if self.places:
+            if self.places and not free_run(self.objective):
                 self.look_wide(more)
             if self.places and (self.unsure() or (self.unsure(1.0) and self.left_over(self.best.solution.x).share > COLOURED)):
                 self.follow(self.starts.far(more if self.unsure() else first))
@@ -144,6 +145,8 @@ class SeveralStarts:
                 self.round(
                     np.concatenate([self.starts.near(self.best.solution.x, near), self.starts.far(total - near)]), drawn=True
                 )
+            if self.places and free_run(self.objective):
+                self.look_equal(EQUAL * more)
         if self.places and self.best.solution.success and not self.left_over(self.best.solution.x).poor:
             self.smooth()
         self.nfev += self.starts.evaluated
@@ -242,15 +245,24 @@ class SeveralStarts:
             ends[same] = turned[same]
         self.round(ends)
 
+    def look_equal(self, n: int) -> None:
+        """Search for other unknowns with the outputs of the best optimum, from points up to a factor of ten from it."""
+        best, starts = self.best.solution.x, self.starts
+        ends, points = equally_good(self.objective, best, starts.wide(best, n), starts.lower, starts.upper)
+        self.nfev, self.njev = self.nfev + points, self.njev + points
+        new = [x for x in ends if not any(self.alike(p.solution, x, SAME) for p in self.places)]
+        if new:
+            self.round(np.array(new))
+
     def look_wide(self, n: int) -> None:
-        """Search from points up to a factor of ten from the best optimum, for others.
+        """Search from points up to a factor of ten from the best optimum for others, where predictions are no free run.
 
         Another may be exactly as good where starts near the guess agree on the one. How many end at an optimum that is known
         says nothing: they begin around the best.
         """
         known = {id(p.starts): len(p.starts) for p in self.places}
         tried, placed, unfinished = self.tried, self.placed, self.unfinished
-        self.round(self.starts.wide(self.best.solution.x, n))
+        self.round(self.starts.better_wide(self.best.solution.x, n))
         new = 0
         for place in self.places:
             if id(place.starts) in known:

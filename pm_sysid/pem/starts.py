@@ -74,12 +74,16 @@ class Starts:
         return points[best]
 
     def wide(self, centre: np.ndarray, n: int) -> np.ndarray:
-        """Points (n, k) up to a factor of ten from one, each the best of a few: where another optimum may lie."""
+        """Points (n, k) up to a factor of ten from one: where another optimum may lie."""
+        z = self.rng.uniform(-1.0, 1.0, (n, centre.size))
+        points = np.where(self.spread > 0, centre + self.spread * z, centre * np.exp(WIDE * z))
+        return np.asarray(np.clip(points, self.lower, self.upper))
+
+    def better_wide(self, centre: np.ndarray, n: int) -> np.ndarray:
+        """Points (n, k) of the same kind, each the best of a few."""
         if n == 0:
             return np.empty((0, centre.size))
-        z = self.rng.uniform(-1.0, 1.0, (n * FEW_TRIED, centre.size))
-        points = np.where(self.spread > 0, centre + self.spread * z, centre * np.exp(WIDE * z))
-        points = np.clip(points, self.lower, self.upper)
+        points = self.wide(centre, n * FEW_TRIED)
         values = self.objective.values(points)
         self.evaluated += len(points)
         return points[[g[np.argmin(np.nan_to_num(values[g], nan=np.inf))] for g in np.array_split(np.arange(len(points)), n)]]
