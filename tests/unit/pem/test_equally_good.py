@@ -56,7 +56,9 @@ def test_the_second_solution_is_found(kind: str, seed: int) -> None:
 
 def test_one_whose_solution_is_the_only_one_has_no_other() -> None:
     """The mass is known too."""
-    fit = sid.fit_pem(CHAIN, record(300, 0, 0.005), {"k1": 20.0, "k2": 30.0}, fixed={"m1": 1.0}, x0=0.0, starts=1, progressbar=False)
+    fit = sid.fit_pem(
+        CHAIN, record(300, 0, 0.005), {"k1": 20.0, "k2": 30.0}, fixed={"m1": 1.0}, x0=0.0, starts=1, progressbar=False
+    )
     starts = fit.x * np.exp(np.random.default_rng(0).uniform(-2.3, 2.3, (28, 2)))
     found, _ = equally_good(fit.target, fit.x, starts, np.zeros(2), np.full(2, np.inf))
     assert found.shape == (0, 2)
