@@ -25,6 +25,8 @@ NEGLIGIBLE = 1e-3
 TAKEN = 0.5
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
 FEW_LEFT = 10
+#: Measured values of an output that tell its noise, at least.
+FEW_OF_NOISE = 3
 #: Why standard errors may be too small where an input answers to innovations.
 FED_BACK = "an input is correlated with the innovations"
 #: Status of a guess outside its bounds, and of an impossible one.
@@ -207,6 +209,24 @@ class Conclusion:
             self.covariance[np.diag_indices_from(self.covariance)] += off**2
         if gone.any():
             self._words.append(f"No noise is seen in {self._named(gone)}: as good as zero{below}.")
+        measured = self._measured_by_noise()
+        few = [k for k in np.flatnonzero(self._positive) if 0 < measured[k] < FEW_OF_NOISE]
+        if few:
+            each = [f"{names[k]} is estimated from {measured[k]} measured value{'s' if measured[k] > 1 else ''}" for k in few]
+            self._fails(
+                f"{'; '.join(each)}: the other unknowns can fit these exactly, and they then count as if they had no "
+                "noise. Give a number (R=...)."
+            )
+
+    def _measured_by_noise(self) -> np.ndarray:
+        """How many values (k,) each unknown that is a measurement noise is the standard deviation of; zero for the others."""
+        filter, layout, measured = self.target.filter, self.unknowns.layout, self.target.measured
+        first, found = len(filter.system.params) + filter.n_process, np.zeros(self.x.size, dtype=int)
+        if filter.n_noise == measured.shape[1]:  # else a full covariance, whose outputs share
+            for slot, source in zip(layout.slots, layout.sources, strict=True):
+                if slot >= first:
+                    found[source] += int(measured[:, slot - first].sum())
+        return found
 
     def _of_few(self, rest: LeftOver, free: np.ndarray) -> None:
         """What the errors are where few measurements tell the noise."""

@@ -62,8 +62,11 @@ def equally_good(
     y = np.concatenate([r.output_matrix for r in filter.records])
     with np.errstate(all="ignore"):
         errors = filter.run(params, x0, Motion.none(params.size, x0), objective.want)[0][:, :m]
-        spread, noise = float(np.nanvar(y, axis=0).sum()), float(np.nansum(np.nanmean(errors**2, axis=0)))
-    runs = np.split(y - np.where(np.isnan(y), 0.0, errors), np.cumsum([len(r) for r in filter.records])[:-1])
+    seen = objective.measured.any(axis=0)
+    spread = float(np.nanvar(y[:, seen], axis=0).sum())
+    errors = np.where(objective.measured, errors, 0.0)
+    noise = float(np.sum(errors**2) / objective.count)
+    runs = np.split(y - errors, np.cumsum([len(r) for r in filter.records])[:-1])
     points, evaluated, lengths = starts, 0, _lengths(runs, FEWEST * int(rest.sum()))
     for length in lengths:
         doing(f"equally good fits ({length} samples)")

@@ -17,6 +17,8 @@ SHALLOW = 0.4
 NEAR, ROUGH = 2.0, 3.0
 #: Along the parabola's valley, shares between these are those of a parabola, and nothing more is looked at.
 PARABOLA = (0.6, 1.6)
+#: If those of both sides of an unknown differ by more than this factor, the valley is bent, and they say little.
+LOPSIDED = 2.0
 #: Steps of the other unknowns towards the bottom of the valley, and from how many places at most: those least like a parabola.
 STEPS, LOOKED_AT = 5, 16
 #: Shares of a way that leads to where nothing is possible that are tried, one after the other.
@@ -103,7 +105,9 @@ def too_small(
     shares = np.array(
         [c.gain(evaluation.value, v) / e if np.isfinite(v) and e > 0 else np.inf for v, e in zip(values, expected, strict=True)]
     )
-    unclear = [k for k in range(len(points)) if not PARABOLA[0] < shares[k] < PARABOLA[1] and shares[k] > SHALLOW]
+    bent = {i for i in set(which) if np.ptp(np.log(np.maximum(shares[np.array(which) == i], 1e-300))) > np.log(LOPSIDED)}
+    clear = [PARABOLA[0] < s < PARABOLA[1] and i not in bent for i, s in zip(which, shares, strict=True)]
+    unclear = [k for k in range(len(points)) if not clear[k] and shares[k] > SHALLOW]
     unclear = sorted(unclear, key=lambda k: -abs(np.log(shares[k])))[:LOOKED_AT]
     lowest = valleys(c, [points[k] for k in unclear], [which[k] for k in unclear], free, STEPS)
     for k, (_, found) in zip(unclear, lowest, strict=True):

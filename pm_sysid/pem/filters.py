@@ -126,7 +126,7 @@ def joined(parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Arrays
 
 def median_step(records: Sequence[TimeSeries]) -> float:
     """Median sampling interval in seconds."""
-    steps = np.concatenate([r.dt for r in records])
+    steps = np.concatenate([r.ordinary_dt for r in records])
     return float(np.median(steps)) if steps.size else 1.0
 
 

@@ -126,7 +126,9 @@ def set_up(
     walks = {**walks, **{name: 0.0 for name in own if name not in walks}}
     process, noise = predictor.noises(system)
     process = process.followed_by(list(walks.values()))
-    noise = _default_noise(noise, system, process, objective)
+    seen = np.sum([np.isfinite(r.output_matrix).sum(axis=0) for r in records], axis=0)
+    noise = _default_noise(noise, seen, objective)
+    _check_measured(system, noise, seen)
     _check_names(system, guess, fixed, own, process, noise, objective)
 
     initially = initial_values(system, records, initial.x0)
@@ -233,13 +235,26 @@ def _fixed(system: System, fixed: Mapping[str, float] | None) -> dict[str, float
     return {name: float(value) for name, value in fixed.items()}
 
 
-def _default_noise(noise: Noise | None, system: System, process: Noise, objective: ObjectiveName) -> Noise:
-    """Measurement noise where none is given: estimated by a likelihood; a free run does not depend on it."""
+def _default_noise(noise: Noise | None, seen: np.ndarray, objective: ObjectiveName) -> Noise:
+    """Measurement noise where none is given: estimated by a likelihood; a free run does not depend on it.
+
+    Nor does anything depend on that of an output of which no value is ``seen`` (n_y,).
+    """
     if noise is not None:
         return noise
-    if objective == "likelihood":
-        return Noise((ESTIMATE,) * len(system.outputs))
-    return Noise((1.0,) * len(system.outputs))
+    return Noise(tuple(ESTIMATE if objective == "likelihood" and count else 1.0 for count in seen))
+
+
+def _check_measured(system: System, noise: Noise, seen: np.ndarray) -> None:
+    """Refuse to look for the noise of an output of which no value is ``seen`` (n_y,)."""
+    rows, columns = np.tril_indices(len(seen))
+    for i, entry in enumerate(noise.entries):
+        mine = {int(rows[i]), int(columns[i])} if noise.full else {i}
+        if isinstance(entry, str) and (nowhere := [system.outputs[j] for j in sorted(mine) if not seen[j]]):
+            raise ValueError(
+                f"R is to be found for {nowhere[0]!r}, which is measured nowhere in data; give a number, which changes "
+                "nothing, or leave the output out of observe."
+            )
 
 
 def _unbounded(process: Noise, noise: Noise) -> bool:

@@ -21,6 +21,8 @@ SMALL = 1e-3
 #: Powers of what is predicted that noise may be in proportion to; innovations that unknowns must have left for that; and
 #: directions that are smaller than this are none.
 POWERS, FEWEST_LEFT, RANK = (0.5, 0.75, 1.0), 5, 1e-7
+#: No innovation counts as smaller than this share of the largest.
+EXACT = 1e-12
 
 
 class Samples(NamedTuple):
@@ -141,7 +143,8 @@ def evened(objective: Objective, at: Samples, free: np.ndarray) -> Samples:
 
 def sizes_of_noise(objective: Objective, at: Samples, free: np.ndarray) -> np.ndarray:
     """Standard deviations (N,) of noise in proportion to a power of what is predicted, the most likely one of each output."""
-    size = np.maximum(np.abs(at.standardised), 1e-300)
+    size = np.abs(at.standardised)
+    size = np.maximum(size, EXACT * size.max() or 1.0)  # an output measured once may be met exactly
     outputs = np.nonzero(objective.measured)[1]
     for i in np.unique(outputs):
         size[outputs == i] = np.sqrt(np.mean(size[outputs == i] ** 2))

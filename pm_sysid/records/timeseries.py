@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["InterSample", "TimeSeries"]
 
+#: An interval is of samples at nearly one time where those before and after are so many times as long.
+AT_ONCE = 100.0
+
 InterSample = Literal["zoh", "foh", "bl"]
 BETWEEN_SAMPLES = {"zoh": "held", "foh": "linear", "bl": "band-limited"}
 
@@ -125,6 +128,18 @@ class TimeSeries(Readers):
             return False
         tolerance = 1e-6 * self._mean_step + 2 * np.spacing(np.abs(self.t[[0, -1]]).max())
         return bool(np.all(np.abs(np.diff(self.t) - self._mean_step) <= tolerance))
+
+    @property
+    def ordinary_dt(self) -> FloatArray:
+        """Sampling intervals in seconds without those of two samples at nearly one time.
+
+        Such intervals are a hundred times shorter than those before and after, as where two sensors of one rate are read one
+        after the other; they do not tell how fast the solution is.
+        """
+        dt = self.dt
+        beside = np.minimum(np.append(dt[1:], np.inf), np.concatenate([[np.inf], dt[:-1]]))
+        ordinary = dt[dt * AT_ONCE >= beside]
+        return ordinary if ordinary.size else dt
 
     @cached_property
     def dt(self) -> FloatArray:

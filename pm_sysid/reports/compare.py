@@ -21,16 +21,19 @@ from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
 from pm_sysid.posterior.log_likelihood import evaluate
 from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
 from pm_sysid.posterior.predict import predict
+from pm_sysid.posterior.substep_check import check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.overlap import shared_samples
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.comparison import CRITERIA, Comparison
 from pm_sysid.reports.comparison_page import Case
 from pm_sysid.reports.validation import Validation
-from pm_sysid.reports.verdicts import distrust
+from pm_sysid.reports.verdicts import distrust, told_before
 from pm_sysid.sampling.convergence import chains_that_missed, mixing
 from pm_sysid.sampling.smc.stages import Evidence, log_evidence, stages
 
+#: Draws at which finer filter steps are tried, and a change of the log-likelihood that matters to a comparison.
+STEP_DRAWS, STEP_CHANGE = 100, 0.5
 #: Difference of two deviances up to which their standard error cannot be trusted either.
 SMALL_DIFFERENCE = 8.0
 
@@ -72,7 +75,7 @@ def compare_models(
     Notes
     -----
     What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed, or that
-    :func:`sample` does not trust, and records of validation of which a stretch of samples was used for the fit. The evidence
+    :func:`sample` does not trust, criteria that finer filter steps would change, and records of validation of which a stretch of samples was used for the fit. The evidence
     is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
     weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model
     has potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights
@@ -133,6 +136,7 @@ def compare_models(
         if name in found["LOO"]:
             loo = found["LOO"][name]
             row["bad_k"] = int(np.sum(~(loo.pareto_k.values <= loo.good_k)))
+        said += _of_steps(model, idata, said)
         found_evidence = _evidence(sequential.get(name, idata))
         row["log_evidence"], row["log_evidence_se"] = found_evidence.value, found_evidence.error
         if found_evidence.doubt:
@@ -266,6 +270,27 @@ def _evidence(idata: Any) -> Evidence:
     if node is None or not {"log_evidence", "log_marginal_likelihood"} & set(map(str, node.data_vars)):
         return Evidence(float("nan"), float("nan"), np.array([]))
     return log_evidence(idata)
+
+
+def _of_steps(model: pm.Model, idata: Any, said: list[str]) -> list[str]:
+    """What finer filter steps would change of the criteria, in words, where that is more than they can be believed to."""
+    found: list[str] = []
+    for name in filter_names(model):
+        try:
+            check = check_substeps(idata, model=model, name=name, draws=STEP_DRAWS)
+        except ValueError as error:
+            found.append(f"criteria: what the filter steps of {name!r} cost is not known: {error}")
+            continue
+        typical = float(np.median(check.change[np.isfinite(check.change)]))
+        if check.level == "bad" and not any(told_before(idata, check.verdict) or check.verdict in text for text in said):
+            found.append(f"criteria: {check.verdict}")
+        elif check.level != "bad" and not check.free_diffusion and abs(typical) > STEP_CHANGE:
+            found.append(
+                f"criteria: with {check.finer} instead of {check.substeps} filter steps a sample in {name!r} the "
+                f"log-likelihood changes by {typical:.2g} at all draws alike, and DIC, WAIC and LOO by about "
+                f"{-2 * typical:.2g}. Call set_substeps({check.finer}) and sample again before you compare."
+            )
+    return found
 
 
 def evidence_weights(values: Any, errors: Any) -> tuple[np.ndarray, np.ndarray]:

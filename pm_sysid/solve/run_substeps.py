@@ -89,7 +89,7 @@ class RunSteps(NamedTuple):
 
 def uneven(record: TimeSeries) -> bool:
     """Whether the sampling intervals of a record differ by orders of magnitude."""
-    return bool(record.dt.size) and float(np.max(record.dt)) > UNEVEN * float(np.median(record.dt))
+    return bool(record.dt.size) and float(np.max(record.dt)) > UNEVEN * float(np.median(record.ordinary_dt))
 
 
 def checked_method(method: Any, whose: str = "") -> Method | Literal["auto"]:
@@ -109,7 +109,7 @@ def _explicit(method: Method | Literal["auto"]) -> Method:
 def needed_steps(system: System, record: TimeSeries, theta: np.ndarray, start: np.ndarray) -> tuple[float, int] | None:
     """Rate of the fastest decay, and the Runge-Kutta steps a sampling interval that stability asks for; None if not known."""
     rate = fastest_decay(system, record, theta, start)
-    return None if rate is None else (rate, int(np.ceil(1.2 * rate * float(np.median(record.dt)) / STABLE)))
+    return None if rate is None else (rate, int(np.ceil(1.2 * rate * float(np.median(record.ordinary_dt)) / STABLE)))
 
 
 def first_loss(system: System, record: TimeSeries, run: np.ndarray) -> str:
@@ -253,9 +253,10 @@ class OutputCriterion(Criterion):
         found = needed_steps(self.system, self.record, self.theta[0], self.start[0]) if equal else None
         if found is None or found[1] <= substeps:
             return f"{when}: the solution leaves all bounds, or is too steep for these steps"
+        usual = float(np.median(self.record.ordinary_dt))
         return (
             f"{when}: the system is stiff. Its fastest decay, {found[0]:.3g} per unit of time, asks for at least {found[1]} "
-            f"Runge-Kutta steps in a sampling interval of {float(np.median(self.record.dt)):.4g}, however smooth the outputs "
+            f"Runge-Kutta steps in a sampling interval of {usual:.4g}, however smooth the outputs "
             f"are. Give method='implicit', substeps={found[1]} or more, or replace the fast equations by their equilibria"
         )
 

@@ -100,8 +100,9 @@ def equal_counts(record: TimeSeries, substeps: int) -> np.ndarray:
     """Steps in each sampling interval (T - 1,) that are about as long as ``substeps`` in one of median length."""
     per, dt = _equal(record, substeps), record.dt
     if per.sum() > MOST_STEPS and not record.uniform:
+        usual = np.median(record.ordinary_dt)
         raise ValueError(
-            f"substeps is {substeps} for a sampling interval of median length ({np.median(dt):.3g}), which makes "
+            f"substeps is {substeps} for a sampling interval of median length ({usual:.3g}), which makes "
             f"{per.sum():.3g} steps of equal length in all, since the longest interval is {np.max(dt):.3g}; give an array with "
             "a number of steps for each interval, or 'auto' for steps that follow the solution."
         )
@@ -117,7 +118,7 @@ def _equal(record: TimeSeries, substeps: int) -> np.ndarray:
     dt = record.dt
     if record.uniform or dt.size == 0:
         return np.full(dt.size, float(substeps))
-    return np.maximum(float(substeps), np.ceil(substeps * dt / np.median(dt) * (1 - 1e-9)))
+    return np.maximum(float(substeps), np.ceil(substeps * dt / np.median(record.ordinary_dt) * (1 - 1e-9)))
 
 
 def substep_grid(record: TimeSeries, substeps: int | StepGrid) -> Substeps:

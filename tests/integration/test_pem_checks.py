@@ -207,3 +207,17 @@ def test_errors_of_unknowns_that_enter_linearly_hold_however_large_they_are() ->
         y = 0.001 * np.arange(20) + np.random.default_rng(seed).standard_normal(20)
         result = sid.fit_pem(drift, sid.TimeSeries(np.arange(20.0), None, y), {"rate": 1.0})
         assert result.success, result.message
+
+
+def test_two_sensors_read_one_after_the_other_take_the_steps_of_one() -> None:
+    """Half of the intervals are offsets of 1e-6: the median was one of them, and asked for 1e5 steps in all others."""
+    t = np.sort(np.concatenate([0.1 * np.arange(100), 0.1 * np.arange(100) + 1e-6]))
+    drive = sid.TimeSeries(t, np.sin(2 * t), None, inputs="F", intersample="foh")
+    lag = sid.System(lambda t, x, u, p: p.k * (u.F - x.z), states=("z",), inputs=("F",), params=("k",),
+                     observe=lambda t, x, dx, u, p: {"a": x.z, "b": 2 * x.z})  # fmt: skip
+    run, rng = sid.simulate(lag, drive, {"k": 1.5}, x0=0.0), np.random.default_rng(0)
+    y = {k: np.where(np.arange(200) % 2 == i, run[k].to_numpy() + 0.01 * rng.standard_normal(200), np.nan)
+         for i, k in enumerate("ab")}  # fmt: skip
+    fit = sid.fit_pem(lag, drive.replace(y=y), {"k": 1.0}, x0=0.0, progressbar=False)
+    assert fit.success and abs(fit.x[0] - 1.5) < 4 * fit.x_stderr[0]
+    assert fit.target.filter.arrays.substeps.shape[0] < 4000

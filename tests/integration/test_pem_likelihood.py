@@ -127,3 +127,57 @@ def test_a_force_that_nobody_recorded_is_a_state_with_process_noise() -> None:
     truth = {"k": 4.0, "q": 0.5 * np.sqrt(1 - np.exp(-0.2 / 0.6)), "r": 0.02}
     for name, value in truth.items():
         assert abs(found.p[name] - value) < 3 * found.stderr[name] and found.stderr[name] < 0.2 * value, name
+
+
+PAIR = sid.System(
+    lambda t, x, u, p: (x.v, u.F - p.k * x.z - p.c * x.v), states=("z", "v"), inputs=("F",), params=("k", "c"),
+    observe=lambda t, x, dx, u, p: {"z": x.z, "a": dx.v},
+)  # fmt: skip
+
+
+def beside(n: int, seed: int, *, z: bool = True) -> sid.TimeSeries:
+    """An oscillator's position, or none, and ``n`` samples of its acceleration, from an unknown start."""
+    rng, t = np.random.default_rng(seed), 0.1 * np.arange(120)
+    record = sid.TimeSeries(t, np.sin(2 * t) + np.sin(5 * t), None, inputs="F", intersample="foh")
+    run = sid.simulate(PAIR, record, {"k": 9.0, "c": 0.6}, x0=rng.normal(size=2), substeps=4)
+    measured = np.isin(np.arange(120), np.linspace(20, 90, n).astype(int))
+    a = np.where(measured, run["a"].to_numpy() + 0.5 * rng.standard_normal(120), np.nan)
+    return record.replace(y={"z": run["z"].to_numpy() + 0.1 * rng.standard_normal(120) if z else np.full(120, np.nan), "a": a})
+
+
+def by_likelihood(data: sid.TimeSeries, R: Any = "estimate") -> sid.PEMResult:
+    predictor = sid.ExtendedKalman(R=R, substeps=4)
+    return sid.fit_pem(PAIR, data, {"k": 7.0, "c": 0.4}, predictor=predictor, objective="likelihood", progressbar=False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("n", [1, 2])
+def test_noise_of_one_or_two_values_is_a_doubt(n: int, seed: int) -> None:
+    """The other unknowns can fit them exactly: of 120 such fits 4 were a success up to seven standard errors off."""
+    data = beside(n, seed)
+    found = by_likelihood(data)
+    assert not found.success
+    assert f"noise_a is estimated from {n} measured value{'s' * (n > 1)}: the other unknowns can fit" in found.message
+    given = by_likelihood(data, {"z": "estimate", "a": 0.5})
+    assert given.success and np.all(np.abs(given.x[:2] - [9.0, 0.6]) < 4 * given.x_stderr[:2])
+    assert "noise_a is estimated" not in by_likelihood(beside(3, seed)).message
+
+
+@pytest.mark.parametrize("z", [True, False])
+def test_noise_of_what_is_measured_nowhere_is_not_looked_for(z: bool) -> None:
+    """It ended in errors of linear algebra, or in a noise of 1e26."""
+    data = beside(0 if z else 120, 0, z=z)
+    name = "a" if z else "z"
+    with pytest.raises(ValueError, match=f"R is to be found for '{name}', which is measured nowhere in data; give a number"):
+        by_likelihood(data)
+    found = sid.fit_pem(PAIR, data, {"k": 7.0, "c": 0.4}, objective="likelihood", progressbar=False)
+    assert found.success and found.noise[f"noise_{name}"] == 1.0
+    assert np.all(np.abs(found.x[:2] - [9.0, 0.6]) < 4 * found.x_stderr[:2])
+
+
+def test_noise_with_a_name_is_not_looked_for_either() -> None:
+    with pytest.raises(ValueError, match="'a', which is measured nowhere"):
+        sid.fit_pem(
+            PAIR, beside(0, 0), {"k": 7.0, "c": 0.4, "sensor": 0.1, "other": 0.1}, objective="likelihood", progressbar=False,
+            predictor=sid.ExtendedKalman(R={"z": "sensor", "a": "other"}),
+        )  # fmt: skip

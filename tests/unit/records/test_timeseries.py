@@ -519,3 +519,14 @@ def test_times_that_were_rounded_are_called_so() -> None:
     jitter = np.round(even + 0.001 * np.random.default_rng(0).uniform(-1, 1, 200), 4)
     assert "rounded" not in repr(TimeSeries(jitter, None, even, outputs="y"))
     assert "rounded" not in repr(TimeSeries(even, None, even, outputs="y"))
+
+
+def test_samples_at_nearly_one_time_do_not_tell_the_interval() -> None:
+    steps = np.tile([1e-5, 0.1 - 1e-5], 50)
+    record = TimeSeries(np.concatenate([[0.0], np.cumsum(steps)]), None)
+    np.testing.assert_allclose(record.ordinary_dt, 0.1, rtol=1e-3)
+    burst = TimeSeries([0.0, 0.1, 0.2, 0.3, 100.0, 100.1, 100.2], None)  # three samples and more are no coincidence
+    np.testing.assert_allclose(burst.ordinary_dt, burst.dt)
+    for t in ([0.0], [0.0, 1.0], [0.0, 1e-3, 1.0], np.arange(5.0)):
+        record = TimeSeries(t, None)
+        assert record.ordinary_dt.size == min(record.dt.size, 4) - (len(t) == 3)

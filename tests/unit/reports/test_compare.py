@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
+from pm_sysid.solve.substeps import SubstepWarning
 from support.tiny import DECAY, IDATA, POSTERIOR, RECORD, T, Y
 
 
@@ -45,6 +47,35 @@ def test_censored_and_uncensored_models_are_not_compared() -> None:
         pm.Censored("y", pm.Normal.dist(pm.LogNormal("rate"), 0.3), None, 0.8, observed=np.minimum(Y, 0.8))
     with pytest.raises(ValueError, match=r"of 'z', 0 of 20 samples count as a probability .* Give both models the same limits"):
         sid.compare_models({"normal": (normal, IDATA), "censored": (censored, IDATA)})
+
+
+def swing(substeps: int, *, told: bool) -> pm.Model:
+    """Four turns a sample interval of two, whose frequency is unknown or not; and a number that nothing depends on."""
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -(p.w**2) * x.z), states=("z", "v"), params=("w",), observe=lambda t, x, dx, u, p: x.z
+    )
+    t = 0.5 * np.arange(40)
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 0.5)
+        record = sid.TimeSeries(t, None, np.cos(2 * t) + 0.05 * np.cos(40 * t))
+        options: Any = {"solver": sid.EK1(order=3), "substeps": substeps, "noise": 0.05, "x0": [1.0, 0.0]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SubstepWarning)
+            sid.ODEFilter("y", system, record, {"w": 2 * rate if told else 2.0}, **options)
+    return model
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_steps_that_criteria_depend_on_are_said(told: bool) -> None:
+    """Where all draws change alike the posterior does not, and deviances do."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(1.0, 0.003, (2, 60 if told else 5))
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"rate": (("chain", "draw"), draws)})})
+    found = sid.compare_models({"coarse": (swing(1, told=told), idata), "fine": (swing(16, told=told), idata)})
+    said = [text for text in found.notes["coarse"] if text.startswith("criteria:")]
+    assert len(said) == 1 and "set_substeps(2)" in said[0]
+    assert ("at all draws alike" in said[0]) == (not told)
+    assert not any(text.startswith("criteria:") for text in found.notes.get("fine", ()))
 
 
 def test_an_evidence_is_that_of_the_same_model_and_data() -> None:
