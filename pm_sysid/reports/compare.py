@@ -75,8 +75,9 @@ def compare_models(
     Notes
     -----
     What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed, or that
-    :func:`sample` does not trust, criteria that finer filter steps would change, and records of validation of which a stretch of samples was used for the fit. The evidence
-    is that of :func:`log_evidence`, for posteriors of :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
+    :func:`sample` does not trust, criteria that finer filter steps would change, and records of validation of which a
+    stretch of samples was used for the fit. The evidence is that of :func:`log_evidence`, for posteriors of
+    :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
     weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model
     has potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights
     are those of ``az.compare`` from LOO (Yao et al. 2018). They may be one and zero for two models that are the same but for
