@@ -20,6 +20,8 @@ AS_GOOD = 8.0
 NONE = 1e-8
 #: Ends are one where all unknowns are the same but for this share; and how many others go on to more samples.
 NEAR, GO_ON = 1e-3, 8
+#: Samples in all that searches begin with, over which fewer of them begin: slow solutions turn late.
+SAMPLES = 100_000
 
 
 class Noiseless(SquaredErrors):
@@ -67,7 +69,8 @@ def equally_good(
     errors = np.where(objective.measured, errors, 0.0)
     noise = float(np.sum(errors**2) / objective.count)
     runs = np.split(y - errors, np.cumsum([len(r) for r in filter.records])[:-1])
-    points, evaluated, lengths = starts, 0, _lengths(runs, FEWEST * int(rest.sum()))
+    lengths, evaluated = _lengths(runs, FEWEST * int(rest.sum())), 0
+    points = starts[: max(GO_ON, SAMPLES // lengths[0])]
     for length in lengths:
         doing(f"equally good fits ({length} samples)")
         records = [r[: len(o[:length])].replace(y=o[:length]) for r, o in zip(filter.records, runs, strict=True)]

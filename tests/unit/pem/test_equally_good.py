@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import pm_sysid as sid
 from pm_sysid.pem.equally_good import _lengths, equally_good, free_run
+from pm_sysid.pem.side_by_side import Coordinates, End
 
 #: Two masses, the second known and pushed, the first measured: (k1, k2, m1) and (k1, k1/m1, k1/k2) have the same outputs.
 CHAIN = sid.System(
@@ -89,3 +92,19 @@ def test_two_solutions_are_a_doubt() -> None:
             CHAIN, record(300, seed, 0.005), {"k1": 20.0, "k2": 21.0, "m1": 0.7}, x0=0.0, progressbar=False
         )  # fmt: skip
         assert not fit.success and "Another optimum is nearly as good" in fit.message
+
+
+def test_of_long_first_samples_fewer_searches_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solution that turns late takes all of its samples from the first on."""
+    fit, seen = fitted(record(300, 0, 0.005)), list[tuple[int, int]]()
+
+    def explore(coordinates: Coordinates, starts: np.ndarray, known: Callable[..., bool]) -> tuple[list[End], int]:
+        seen.append((coordinates.objective.measured.shape[0], len(starts)))
+        return [], 0
+
+    monkeypatch.setattr("pm_sysid.pem.equally_good.explore", explore)
+    for samples in (100_000, 300):
+        monkeypatch.setattr("pm_sysid.pem.equally_good.SAMPLES", samples)
+        equally_good(fit.target, fit.x, np.ones((28, 3)), np.zeros(3), np.full(3, np.inf))
+    (length, most), (again, fewer) = seen
+    assert again == length > 30 and most == 28 and fewer == max(8, 300 // length)
