@@ -131,9 +131,9 @@ class SeveralStarts:
                 near = (more - first) // 2
                 centre = self.best.solution.x if self.places else self.starts.x
                 self.round(np.concatenate([self.starts.near(centre, near), self.starts.far(more - first - near)]), drawn=True)
-            if self.places and not free_run(self.objective):
+            if self.places and (not free_run(self.objective) or self.unexplained()):
                 self.look_wide(more)
-            if self.places and (self.unsure() or (self.unsure(1.0) and self.left_over(self.best.solution.x).share > COLOURED)):
+            if self.places and (self.unsure() or (self.unsure(1.0) and self.unexplained())):
                 self.follow(self.starts.far(more if self.unsure() else first))
             if self.places:
                 self.change_signs()
@@ -213,6 +213,11 @@ class SeveralStarts:
         rest = self.left_over(self.best.solution.x)
         return rest.coloured and not rest.noiseless
 
+    def unexplained(self) -> bool:
+        """Whether innovations have a structure, and a part of the outputs that is worth another search."""
+        rest = self.left_over(self.best.solution.x)
+        return rest.coloured and rest.share > COLOURED
+
     def lonely(self) -> bool:
         """Whether the best optimum drew one start, while others found others."""
         return len(self.best.starts) == 1 and self.tried > 1
@@ -255,8 +260,9 @@ class SeveralStarts:
             self.round(np.array(new))
 
     def look_wide(self, n: int) -> None:
-        """Search from points up to a factor of ten from the best optimum for others, where predictions are no free run.
+        """Search from points up to a factor of ten from the best optimum for others.
 
+        That is done where predictions are no free run, or where they leave something to explain.
         Another may be exactly as good where starts near the guess agree on the one. How many end at an optimum that is known
         says nothing: they begin around the best.
         """
