@@ -163,7 +163,11 @@ class KalmanFilter(Filter):
             inputs = method_inputs(record, substeps, form.method)
             length = np.concatenate([[0.0], np.sqrt(record.dt / self.interval)])
             samples = np.concatenate([inputs.samples, length[:, None], record.output_matrix], axis=1)
-            parts.append((inputs.counts, inputs.substeps, samples))
+            steps = inputs.substeps
+            if form.drifting:
+                per = inputs.counts[1:]
+                steps = np.concatenate([steps, np.repeat(length[1:] / np.sqrt(np.maximum(per, 1)), per)[:, None]], axis=1)
+            parts.append((inputs.counts, steps, samples))
         self.arrays = joined(parts)
 
     def _recurrence(self, want: Want) -> Recurrence:

@@ -169,7 +169,8 @@ def set_up(
     shown = initially.std.max(axis=0)
     states = np.where(shown > 0, np.minimum(states, LARGEST * shown), states)
     roots = roots * np.where(hidden, states, 1.0)[:, :, None]  # nothing else says how large they are
-    filter = _filter(system, predictor, records, steps, process, noise, roots)
+    moving = tuple(system.states.index(w) for w, entry in walks.items() if entry != 0.0)
+    filter = _filter(system, predictor, records, steps, process, noise, roots, moving)
     outputs = np.concatenate([r.output_matrix for r in records])
     sizes = {"process": START * states, "noise": START * _spread(outputs)}
     kalman = [("process", process, system.states), ("noise", noise, system.outputs)]
@@ -391,13 +392,14 @@ def _filter(
     process: Noise,
     noise: Noise,
     roots: np.ndarray,
+    drifting: tuple[int, ...],
 ) -> Filter:
     if isinstance(predictor, ProbabilisticKalman):
         if np.any(roots - roots * np.eye(roots.shape[1])):
             raise ValueError("P0 is not diagonal; a ProbabilisticKalman takes independent initial states.")
         return ProbabilisticFilter(system, predictor.solver, records, steps.substeps, np.sqrt(np.sum(roots**2, axis=2)))
     certain = process.zero and not roots.any()
-    form = KalmanForm(predictor.points if not certain else None, process.full, noise.full, certain, steps.method)
+    form = KalmanForm(predictor.points if not certain else None, process.full, noise.full, certain, steps.method, drifting)
     return KalmanFilter(system, form, records, steps.substeps, roots)
 
 

@@ -1,6 +1,7 @@
 """One-step-ahead predictors of sampled outputs: extended and unscented Kalman filters on Runge-Kutta steps.
 
-Both carry the root of the state's covariance. A sample first adds the process noise of the interval before it, then
+Both carry the root of the state's covariance. A step adds the noise of parameters that walk at random, which moves the
+states within the interval already. A sample first adds the process noise of the interval before it, then
 conditions on the outputs one after the other, whatever the covariance of their noise and whichever of them are missing.
 """
 
@@ -32,7 +33,8 @@ class KalmanForm:
 
     ``sigma`` holds (alpha, beta, kappa) of sigma points, or None for linearisation. A noise root is diagonal unless
     ``full_process`` or ``full_noise``. ``certain``: neither a start nor a process has noise, so that there is no covariance
-    to carry, and the predictor is the free run. ``method`` takes the steps between samples.
+    to carry, and the predictor is the free run. ``method`` takes the steps between samples. ``drifting`` states are parameters
+    that walk at random: their noise, of which the entry of the process is the standard deviation, acts throughout an interval.
     """
 
     sigma: tuple[float, float, float] | None = None
@@ -40,6 +42,7 @@ class KalmanForm:
     full_noise: bool = False
     certain: bool = False
     method: Method = "rk4"
+    drifting: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,8 @@ class KalmanSteps:
     """Scalar graphs of a predictor for one system and one form.
 
     Parameters are the system's, then the entries of the roots of the process and measurement noise. A start reads the state
-    and the entries of the root of its covariance; a substep what the Runge-Kutta step reads; a sample its time and inputs,
+    and the entries of the root of its covariance; a substep what the Runge-Kutta step reads, and where parameters walk the
+    root of its length in typical intervals; a sample its time and inputs,
     the root of the length of the interval before it in typical intervals (zero at the first), and the measurements.
     """
 
@@ -207,7 +211,14 @@ class KalmanSteps:
         return Phase.build([], self.params, [*x, *entries], self.pack(list(x), root))
 
     def substep(self) -> Phase:
-        """Take a step with the mean and, along its exact derivative, the columns of the root; or with points."""
+        """Take a step with the mean and, along its exact derivative, the columns of the root; or with points.
+
+        Notes
+        -----
+        A walk moves by ``dw(s)`` at any time s of a step, and the state at its end by ``g(s) dw(s)``. With ``g`` linear from
+        ``G``, the step's derivative by the walk, to the unit vector ``e`` of the walk itself, the integral of ``g g'`` is that
+        of the columns ``(G + e) / 2`` and ``(G - e) / (2 sqrt(3))``.
+        """
         x, p = self.system.x, self.system.p
         step = run_recurrence(self.system, self.form.method).substep
         inputs = symbols("input", step.n_inputs)
@@ -215,12 +226,37 @@ class KalmanSteps:
         states = [carry[i : i + self.n] for i in range(0, self.n_carry, self.n)]
         if self.weights is not None:
             moved = [inline(step.graph, [*point, *p, *inputs]) for point in states]
-            return Phase.build(carry, self.params, inputs, [a for point in moved for a in point])
+            if not self.form.drifting:
+                return Phase.build(carry, self.params, inputs, [a for point in moved for a in point])
+            mean, rows, off = self.moments(moved)
+            centre, _, _ = self.moments(states)
+            share, walked = self._walks(inputs, dict(zip(x, centre, strict=True)))
+            root = compress([[*row, *more] for row, more in zip(rows, walked, strict=True)])
+            root = root if off is None else compress(downdate(root, off))
+            return Phase.build(carry, self.params, [*inputs, share], self.pack(mean, root))
         new = inline(step.graph, [*x, *p, *inputs])
         root = states[1:]  # row by row
         columns = [{s: row[k] for s, row in zip(x, root, strict=True)} for k in range(self.width)]
         rates = jvp(new, columns)  # type: ignore[arg-type]
-        return Phase.build(carry, self.params, inputs, [*new, *(rate[i] for i in self.range for rate in rates)])
+        rows = [[rate[i] for rate in rates] for i in self.range]
+        if self.form.drifting:
+            share, walked = self._walks(inputs, {})
+            rows = compress([[*row, *more] for row, more in zip(rows, walked, strict=True)])
+            inputs = [*inputs, share]
+        return Phase.build(carry, self.params, inputs, [*new, *(a for row in rows for a in row)])
+
+    def _walks(self, inputs: Sequence[Variable], at: dict[Variable, Scalar]) -> tuple[Variable, Matrix]:
+        """The root of a step's length in typical intervals, and rows of what walks add to the root, for states ``at``."""
+        x, p, share = self.system.x, self.system.p, symbol("share")
+        new = inline(run_recurrence(self.system, self.form.method).substep.graph, [*x, *p, *inputs])
+        diagonal = lower(self.q, self.n, self.form.full_process)
+        columns: list[list[Scalar]] = []
+        for w, moved in zip(self.form.drifting, jvp(new, [{x[w]: 1.0} for w in self.form.drifting]), strict=True):
+            size = mul(share, diagonal[w][w])
+            moved = substitute(moved, at)
+            columns.append([size if i == w else mul(0.5, size, g) for i, g in enumerate(moved)])
+            columns.append([0.0 if i == w else mul(0.5 / math.sqrt(3.0), size, g) for i, g in enumerate(moved)])
+        return share, [list(row) for row in zip(*columns, strict=True)]
 
     def sample(self, output: Output) -> Phase:
         """Add the process noise, predict the outputs, and condition on them.
@@ -237,6 +273,7 @@ class KalmanSteps:
         states: Matrix = [list(carry[i : i + n]) for i in range(0, self.n_carry, n)]
         length, y = symbol("length"), symbols("y", m)
         process = [[mul(length, a) for a in row] for row in lower(self.q, n, self.form.full_process)] if self.q else []
+        process = [[0.0] * n if i in self.form.drifting else row for i, row in enumerate(process)]  # added in the steps
         noise = lower(self.r, m, self.form.full_noise)
         missing = [psb.isnan(v) for v in y]
 
