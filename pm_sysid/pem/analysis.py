@@ -154,6 +154,26 @@ def _filtered_start(fit: Any, filter: Filter, params: np.ndarray, start: np.ndar
     return layout.place(solution.x)[1]
 
 
+def _by_unknowns(fit: Any, filter: Filter, record: TimeSeries, start: np.ndarray) -> np.ndarray:
+    """How far the standard errors of the unknowns move the filtered states (T, n_x) of a record.
+
+    Parameters that drift begin at unknowns, of a size that is one, and the filter is certain of both.
+    """
+    setup = fit.setup
+    layout, n, m = setup.unknowns.layout, len(filter.system.states), len(filter.system.outputs)
+    variance = np.diag(fit.cov)
+    free = np.flatnonzero(np.isfinite(variance) & (variance > 0))
+    like = next((i for i, own in enumerate(setup.filter.records) if own is record), setup.like) or 0
+    motion = Motion(layout.motion.params[free], layout.motion.x0[free][:, [like]])
+    if not free.size:
+        return np.zeros((len(record), n))
+    params, _ = layout.place(fit.x)
+    with np.errstate(all="ignore"):
+        rates = filter.run(params, start, motion, "states")[1][:, :, 2 * m : 2 * m + n]
+    found = np.einsum("ktn,kl,ltn->tn", rates, fit.cov[np.ix_(free, free)], rates)
+    return np.asarray(np.sqrt(np.maximum(found, 0.0)))
+
+
 def innovations(fit: Any, record: TimeSeries | int | None, x0: Any) -> xr.Dataset:
     """One-step-ahead innovations; see :meth:`PEMResult.innovations`."""
     chosen, filter, start, source = on_record(fit, record, x0)
@@ -168,8 +188,12 @@ def innovations(fit: Any, record: TimeSeries | int | None, x0: Any) -> xr.Datase
     data = xr.Dataset(found, coords, {"x0": source})
     data["standardised"] = data["innovation"] / data["std"]
     n, x = len(filter.system.states), values[:, 2 * m :]
+    spread = x[:, n:].copy()
+    if fit.setup.walks:
+        here = slice(len(fit.setup.base.states), None)
+        spread[:, here] = np.hypot(spread[:, here], _by_unknowns(fit, filter, chosen, start)[:, here])
     for i, s in enumerate(filter.system.states):
-        data[f"state_{s}"], data[f"state_{s}_std"] = ("time", x[:, i]), ("time", x[:, n + i])
+        data[f"state_{s}"], data[f"state_{s}_std"] = ("time", x[:, i]), ("time", spread[:, i])
     return label_units(data, filter.system.outputs, _units(filter, chosen))
 
 

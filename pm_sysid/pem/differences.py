@@ -35,11 +35,11 @@ def standard_errors(c: Coordinates, x: np.ndarray, evaluation: Evaluation) -> np
     """Standard errors (k,) of the coordinates, zero on a bound and where there is no sensitivity at all."""
     _, information = c.slope(x, evaluation)
     information, u = information * c.unit(evaluation.value), c.of(x)
-    free = (u > c.lower) & (u < c.upper) & (np.diag(information) > 0)
+    free = (u > c.lower) & (u < c.upper) & (np.diag(information) > 0) & np.isfinite(information).all(axis=0)
     result = np.zeros(x.size)
     if free.any():
         size = np.sqrt(np.diag(information))[free]
-        scaled = information[np.ix_(free, free)] / np.outer(size, size)
+        scaled = information[np.ix_(free, free)] / size[:, None] / size
         result[free] = np.sqrt(np.maximum(np.diag(np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)), 0.0)) / size
     return result
 

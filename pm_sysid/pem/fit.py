@@ -28,9 +28,9 @@ from pm_sysid.symbolic.system import System
 
 #: Arguments of an ODEFilter, and what a fit has in their place.
 ELSEWHERE = {
-    "latent": "make the force a state of the system, such as d with the rate -d / length, and give it process noise: "
+    "latent": "make the force a state of the system, such as d with the rate -d * rate, and give it process noise: "
     "predictor=ExtendedKalman(Q={'d': 'q'}), objective='likelihood' and q in p_guess",
-    "coloured": "make the noise a state of the system, such as w with the rate -w / length, which observe adds to the output, "
+    "coloured": "make the noise a state of the system, such as w with the rate -w * rate, which observe adds to the output, "
     "and give it process noise: predictor=ExtendedKalman(Q={'w': 'q'}), objective='likelihood' and q in p_guess",
     "limits": "mark samples at a limit as missing (NaN), though the parameters are then biased towards smaller outputs",
     "noise": "the noise is that of the predictor: predictor=ExtendedKalman(R={'y': 'estimate'})",
@@ -87,7 +87,7 @@ def fit_pem(
         Parameters that are known, by name.
     varying : mapping, optional
         Scalar parameters that drift by a random walk: ``RandomWalk(scale=number)``; or what each moves by in a sampling
-        interval (of median length), as in the ``Q`` of a predictor: a number, the name of a leaf of ``p_guess``, or
+        interval (of median length), throughout which the walk goes on: a number, the name of a leaf of ``p_guess``, or
         ``"estimate"``. The value in ``p_guess``, or ``fixed``, is that at the first sample of every record;
         ``innovations()["state_k"]`` has the filtered path of ``k``. For an :class:`ExtendedKalman` or
         :class:`UnscentedKalman`.

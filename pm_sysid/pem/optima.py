@@ -480,6 +480,8 @@ class SeveralStarts:
         c = self.coordinates
         assert c is not None
         _, information = c.slope(solution.x, solution.evaluation)
+        if not np.isfinite(information).all():
+            return False
         away, rest = c.of(x) - c.of(solution.x), ~c.positive
         if rest.any() and not rest.all():
             size = np.sqrt(np.diag(information))
@@ -502,7 +504,8 @@ class SeveralStarts:
 
     def ridge(self, solution: Solution) -> bool:
         """Whether the record says nothing about some combination of unknowns: optima are then connected."""
-        information = solution.evaluation.information * np.outer(sizes(solution.x), sizes(solution.x))
+        with np.errstate(over="ignore"):  # an unknown may have run off to infinity
+            information = solution.evaluation.information * np.outer(sizes(solution.x), sizes(solution.x))
         free = (solution.x > self.starts.lower) & (solution.x < self.starts.upper) & ~self.objective.layout.positive
         return bool(unseen_unknowns(self.objective, solution.evaluation, information, free).any())
 

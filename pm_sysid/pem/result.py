@@ -179,7 +179,9 @@ class PEMResult(scipy.optimize.OptimizeResult):
         -------
         xarray.Dataset
             ``innovation``, ``std``, ``standardised`` (time, output), NaN where missing; ``state_...`` and ``state_..._std``
-            given all samples up to each. After a fit of squared errors ``std`` is that of the innovations of the fit.
+            given all samples up to each, with the unknowns as they were found; those of a parameter that drifts allow for the
+            standard errors of its start, of its size and of all others. After a fit of squared errors ``std`` is that of the
+            innovations of the fit.
         """
         return analysis.innovations(self, record, x0)
 

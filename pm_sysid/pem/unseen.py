@@ -21,7 +21,7 @@ def unseen_unknowns(target: Objective, evaluation: Any, information: np.ndarray,
     """Unknowns that enter a combination of which the record says nothing."""
     result = np.zeros(free.size, dtype=bool)
     where = np.flatnonzero(free)
-    sensitivity = np.sqrt(np.diag(information))[where]
+    sensitivity = np.nan_to_num(np.sqrt(np.diag(information))[where], posinf=0.0)  # one that has run off to where nothing holds
     top = np.sqrt(abs(evaluation.value)) if isinstance(target, SquaredErrors) else 1.0
     blind = ~(sensitivity > 1e-12 * max(top, sensitivity.max(initial=0.0)))
     result[where[blind]] = True
