@@ -170,5 +170,6 @@ def pointwise(fit: Any, x: np.ndarray, std: np.ndarray) -> np.ndarray:
     e, s = values[:, :m], values[:, m:]
     if std.size:
         s = np.broadcast_to(std**2, e.shape)
-    measured = fit.target.measured
-    return np.asarray((-0.5 * (np.log(2 * np.pi * s) + e**2 / s))[measured])
+    with np.errstate(over="ignore", invalid="ignore"):  # a draw whose run diverges is infinitely unlikely
+        density = -0.5 * (np.log(2 * np.pi * s) + e**2 / s)
+    return np.asarray(density[fit.target.measured])
