@@ -106,6 +106,7 @@ class SeveralStarts:
         self.coordinates: Coordinates | None = None
         self.images: list[np.ndarray] = []
         self.kind = "drawn"
+        self._left: tuple[np.ndarray, LeftOver] | None = None
 
     def run(self, total: int, given: np.ndarray, known: np.ndarray) -> Found | None:
         """Search from the guess and ``total - 1`` drawn starts, or those ``given`` (S, k); None if nothing is possible.
@@ -203,7 +204,9 @@ class SeveralStarts:
 
     def left_over(self, x: np.ndarray) -> LeftOver:
         """What the innovations at unknowns have left."""
-        return left_over(self.objective, x, self.starts.lower, self.starts.upper)
+        if self._left is None or not np.array_equal(self._left[0], x):  # the best optimum is asked for again and again
+            self._left = x.copy(), left_over(self.objective, x, self.starts.lower, self.starts.upper)
+        return self._left[1]
 
     def unsure(self, share: float = UNSURE) -> bool:
         """Whether innovations have a structure that a better optimum may explain, and of drawn starts few ended here."""

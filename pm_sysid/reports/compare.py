@@ -28,7 +28,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.comparison import CRITERIA, Comparison
 from pm_sysid.reports.comparison_page import Case
 from pm_sysid.reports.validation import Validation
-from pm_sysid.reports.verdicts import distrust, told_before
+from pm_sysid.reports.verdicts import distrust
 from pm_sysid.sampling.convergence import chains_that_missed, mixing
 from pm_sysid.sampling.smc.stages import Evidence, log_evidence, stages
 
@@ -137,7 +137,7 @@ def compare_models(
         if name in found["LOO"]:
             loo = found["LOO"][name]
             row["bad_k"] = int(np.sum(~(loo.pareto_k.values <= loo.good_k)))
-        said += _of_steps(model, idata, said)
+        said += _of_steps(model, idata)
         found_evidence = _evidence(sequential.get(name, idata))
         row["log_evidence"], row["log_evidence_se"] = found_evidence.value, found_evidence.error
         if found_evidence.doubt:
@@ -273,7 +273,7 @@ def _evidence(idata: Any) -> Evidence:
     return log_evidence(idata)
 
 
-def _of_steps(model: pm.Model, idata: Any, said: list[str]) -> list[str]:
+def _of_steps(model: pm.Model, idata: Any) -> list[str]:
     """What finer filter steps would change of the criteria, in words, where that is more than they can be believed to."""
     found: list[str] = []
     for name in filter_names(model):
@@ -282,10 +282,9 @@ def _of_steps(model: pm.Model, idata: Any, said: list[str]) -> list[str]:
         except ValueError as error:
             found.append(f"criteria: what the filter steps of {name!r} cost is not known: {error}")
             continue
-        typical = float(np.median(check.change[np.isfinite(check.change)]))
-        if check.level == "bad" and not any(told_before(idata, check.verdict) or check.verdict in text for text in said):
+        if check.level == "bad":
             found.append(f"criteria: {check.verdict}")
-        elif check.level != "bad" and not check.free_diffusion and abs(typical) > STEP_CHANGE:
+        elif not check.free_diffusion and abs(typical := float(np.median(check.change))) > STEP_CHANGE:
             found.append(
                 f"criteria: with {check.finer} instead of {check.substeps} filter steps a sample in {name!r} the "
                 f"log-likelihood changes by {typical:.2g} at all draws alike, and DIC, WAIC and LOO by about "

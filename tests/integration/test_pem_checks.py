@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 import pytest
 
 import pm_sysid as sid
@@ -221,3 +222,19 @@ def test_two_sensors_read_one_after_the_other_take_the_steps_of_one() -> None:
     fit = sid.fit_pem(lag, drive.replace(y=y), {"k": 1.0}, x0=0.0, progressbar=False)
     assert fit.success and abs(fit.x[0] - 1.5) < 4 * fit.x_stderr[0]
     assert fit.target.filter.arrays.substeps.shape[0] < 4000
+
+
+def test_a_bent_valley_is_followed_on_both_sides() -> None:
+    """A dead zone that is barely left: straight shares are 0.63 and 1.77, and along the valley 0.29."""
+    zone = sid.System(
+        lambda t, x, u, p: (((pt.maximum(u.F - p.d, 0.0) + pt.minimum(u.F + p.d, 0.0)) * p.b - x.z) / p.T,),
+        states=("z",), inputs=("F",), params=("d", "b", "T"), observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    rng, t = np.random.default_rng(17), 0.05 * np.arange(200)
+    force = 6 * np.sin(1.1 * t + rng.uniform(0, 6)) + 4 * np.sin(2.7 * t + rng.uniform(0, 6)) + rng.normal(size=200)
+    drive = sid.TimeSeries(t, force, None, inputs="F", intersample="foh")
+    y = sid.simulate(zone, drive, {"d": 8.0, "b": 1.0, "T": 0.5}, x0=0.0, substeps=256)["y"].to_numpy()
+    data = drive.replace(y=y + 0.05 * rng.standard_normal(200))
+    fit = sid.fit_pem(zone, data, {"d": 4.0, "b": 0.6, "T": 0.8}, progressbar=False)
+    assert np.abs((fit.x[:3] - [8.0, 1.0, 0.5]) / fit.x_stderr[:3]).max() > 4
+    assert not fit.success and "are too small: four of them away" in fit.message

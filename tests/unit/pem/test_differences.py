@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pm_sysid as sid
-from pm_sysid.pem.differences import by_differences
+from pm_sysid.pem.differences import by_differences, standard_errors
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.solve.substeps import SubstepWarning
 from support.pem_cases import FREE, GUESS, OSCILLATOR, record
@@ -100,3 +100,14 @@ def test_a_threshold_that_no_derivative_shows_is_named() -> None:
     noisy = data.replace(y=y + 0.01 * np.random.default_rng(1).normal(size=200))
     fit = sid.fit_pem(relay, noisy, {"a": 0.7, "th": 0.2}, predictor=FREE, x0=0.0, starts=1)
     assert not fit.success and "change with ['th'] in jumps alone" in fit.message
+
+
+def test_an_unknown_that_has_run_off_has_no_standard_error() -> None:
+    """Its information overflows; that of the others is told."""
+    fit = sid.fit_pem(OSCILLATOR, record(), GUESS, predictor=FREE)
+    evaluation = fit.target.evaluate(fit.x)
+    plain = standard_errors(coordinates(fit), fit.x, evaluation)
+    information = evaluation.information.copy()
+    information[0, 0] = np.inf
+    found = standard_errors(coordinates(fit), fit.x, evaluation._replace(information=information))
+    assert found[0] == 0.0 and np.all(found[1:] > 0) and np.all(found[1:] <= plain[1:] * (1 + 1e-9))
