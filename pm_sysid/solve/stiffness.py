@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -12,7 +12,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.steps.derived import completed_sets
 from pm_sysid.steps.grid import StepGrid
 from pm_sysid.symbolic.derivatives import jacobian
-from pm_sysid.symbolic.scalars import Scalar, evaluate, untraced
+from pm_sysid.symbolic.scalars import as_function, untraced
 from pm_sysid.symbolic.system import System
 
 #: Sampling intervals that are looked at for the fastest decay, and evaluations of the equations in all of them.
@@ -29,22 +29,22 @@ class _Flow:
     """Equations of motion and their Jacobian as numbers, along the input of a record, a limited number of times."""
 
     def __init__(self, system: System, record: TimeSeries, theta: np.ndarray, evaluations: int) -> None:
-        self.system, self.record, self.left = system, record, evaluations
-        self.rates = [entry for row in jacobian(system.f, system.x) for entry in row]
-        (whole,) = completed_sets(system, np.asarray(theta, dtype=float)[None])
-        self.fixed = dict(zip(system.p, map(float, whole), strict=True))
+        self.record, self.left = record, evaluations
+        symbols = [system.t, *system.x, *system.u, *system.p]
+        self.rates = as_function(symbols, [entry for row in jacobian(system.f, system.x) for entry in row])
+        self.f = as_function(symbols, system.f)
+        (self.params,) = completed_sets(system, np.asarray(theta, dtype=float)[None])
         #: Rate of the fastest decay seen so far.
         self.fastest = 0.0
 
-    def _values(self, outputs: Sequence[Scalar], t: float, x: np.ndarray, i: int) -> np.ndarray:
+    def _values(self, function: Callable[..., list[float]], t: float, x: np.ndarray, i: int) -> np.ndarray:
         self.left -= 1
         if self.left < 0:
             raise _TooMany
-        system, record = self.system, self.record
+        record = self.record
         part = np.clip((t - record.t[i]) / record.dt[i], 0.0, 1.0)
         u = record.input_at(np.array([i]), np.array([part]))[0]
-        at = {system.t: t, **dict(zip(system.x, x, strict=True)), **dict(zip(system.u, u, strict=True)), **self.fixed}
-        return np.array(evaluate(outputs, at))
+        return np.array(function(t, *x, *u, *self.params))
 
     def change(self, t: float, x: np.ndarray, i: int) -> np.ndarray:
         """Jacobian (n_x, n_x)."""
@@ -68,7 +68,7 @@ class _Flow:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             run = scipy.integrate.solve_ivp(
-                lambda t, x: self._values(self.system.f, t, x, i),
+                lambda t, x: self._values(self.f, t, x, i),
                 self.record.t[i : i + 2],
                 x,
                 method="Radau",

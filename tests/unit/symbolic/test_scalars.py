@@ -17,6 +17,7 @@ from pytensor.graph.traversal import io_toposort
 from pm_sysid.symbolic.derivatives import jacobian, vjp
 from pm_sysid.symbolic.scalars import (
     add,
+    as_function,
     as_variable,
     constant,
     div,
@@ -108,6 +109,17 @@ def test_simplify_keeps_values_of_random_expressions(seed: int) -> None:
         before, after = np.array(evaluate(expressions, at)), np.array(evaluate(simple, at))
         usable = np.isfinite(before) & (np.abs(before) < 1e8)  # cancellation and 0/0 may fold to something finite
         np.testing.assert_allclose(after[usable], before[usable], rtol=1e-7, atol=1e-9)
+
+
+def test_a_function_of_numbers_keeps_nothing_between_calls() -> None:
+    f = as_function([a, b, c], [div(mul(a, a, b), sub(b, constant(1.0))), 2.0, constant(3.0), a, psb.gt(a, b)])
+    assert f(2.0, 3.0, 0.0) == [6.0, 2.0, 3.0, 2.0, 0.0]
+    assert f(2.0, 1.0, 0.0) == [math.inf, 2.0, 3.0, 2.0, 1.0]
+    assert f(2.0, 3.0, 0.0) == [6.0, 2.0, 3.0, 2.0, 0.0]
+    with pytest.raises(ValueError, match="argument"):
+        f(2.0, 3.0)
+    with pytest.raises(KeyError, match="x1"):
+        as_function([a], [psb.add(a, b)])
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 6))
