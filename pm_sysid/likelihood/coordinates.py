@@ -17,6 +17,7 @@ from pm_sysid.compat import CheckParameterValue, join_nonshared_inputs, toposort
 from pm_sysid.environment import compiling
 from pm_sysid.idata import dataset
 from pm_sysid.likelihood.circular import circular_coordinates, in_other_turns, same_turn
+from pm_sysid.likelihood.kept import once
 from pm_sysid.recurrence.functions import compiled
 
 
@@ -142,7 +143,10 @@ class Coordinates:
         return self.wrapped(np.concatenate(columns, axis=1).astype(np.float64))
 
     @cached_property
-    def _constrained_function(self) -> tuple[list[str], Any]:
+    def _constrained_function(self) -> Any:
+        return once(self.model, self.point, (Coordinates, "constrained"), self._compiled_constrained)
+
+    def _compiled_constrained(self) -> tuple[list[str], Any]:
         model = self.model
         wanted = [*model.free_RVs, *model.deterministics]
         values = model.replace_rvs_by_values(wanted)
@@ -167,6 +171,9 @@ class Coordinates:
 
     @cached_property
     def _potential_function(self) -> Any:
+        return once(self.model, self.point, (Coordinates, "potential"), self._compiled_potential)
+
+    def _compiled_potential(self) -> Any:
         model, particles = self.model, pt.dmatrix("particles")
         (batched,) = self.vectorised([checked(model.logp(vars=model.potentials, jacobian=False))], particles)
         full = for_each_particle(0, batched, particles.shape[0])
@@ -174,6 +181,9 @@ class Coordinates:
 
     @cached_property
     def _unconstrained_function(self) -> Any:
+        return once(self.model, self.point, (Coordinates, "unconstrained"), self._compiled_unconstrained)
+
+    def _compiled_unconstrained(self) -> Any:
         model = self.model
         inputs = {rv: pt.tensor(rv.name, dtype=rv.type.dtype, shape=(None,) * (rv.type.ndim + 1)) for rv in model.free_RVs}
         forward = []

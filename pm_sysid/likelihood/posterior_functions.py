@@ -7,9 +7,7 @@ variables of the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import is_not
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -21,6 +19,7 @@ from pytensor.graph.basic import Variable
 from pm_sysid.compat import ParameterValueError, join_nonshared_inputs
 from pm_sysid.likelihood.coordinates import Coordinates, check_continuous, checked
 from pm_sysid.likelihood.filter_view import filter_names, value_of
+from pm_sysid.likelihood.kept import kept
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp
 from pm_sysid.progress import Announced, compiling
 from pm_sysid.recurrence.functions import compiled, together
@@ -64,7 +63,7 @@ class PosteriorFunctions:
         check_continuous(model, "a mode has a gradient in continuous ones only")
         self.model, self.coordinates = model, Coordinates(model)
         self.views = loose_filters(model)
-        self._kept = _kept(model, self.coordinates)
+        self._kept = kept(model, self.coordinates.point)
 
     @property
     def first(self) -> np.ndarray:
@@ -229,18 +228,3 @@ def _one_by_one(function: Callable[[np.ndarray], Any], points: np.ndarray) -> li
             return [np.array([np.nan]), np.zeros_like(points)]
         rows = [_one_by_one(function, point[None]) for point in points]
         return [np.concatenate(parts) for parts in zip(*rows, strict=False)]
-
-
-#: Names of the functions, and what the model was made of when they were compiled.
-_COMPILED: WeakKeyDictionary[pm.Model, tuple[list[Any], dict[str, Any]]] = WeakKeyDictionary()
-
-
-def _kept(model: pm.Model, coordinates: Coordinates) -> dict[str, Any]:
-    """Functions of a model so far; none, if it has changed."""
-    shapes = [np.shape(coordinates.point[v.name]) for v in model.value_vars]
-    parts = [*model.basic_RVs, *model.rvs_to_values.values(), *model.rvs_to_transforms.values()]
-    parts += [*model.potentials, *model.deterministics]
-    found = _COMPILED.get(model)
-    if found is None or len(found[0]) != len(parts) + 1 or found[0][0] != shapes or any(map(is_not, found[0][1:], parts)):
-        found = _COMPILED[model] = [shapes, *parts], {}
-    return found[1]

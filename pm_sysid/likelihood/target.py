@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ from pytensor.graph.basic import Apply, Variable
 from pm_sysid.arguments import shown, whole
 from pm_sysid.likelihood.coordinates import Coordinates, check_continuous, checked, model_of
 from pm_sysid.likelihood.filter_rv import ODEFilterRV
+from pm_sysid.likelihood.filter_view import value_of
+from pm_sysid.likelihood.kept import once
 from pm_sysid.likelihood.prior_draws import draw_prior
 from pm_sysid.progress import announced
 from pm_sysid.recurrence.batch_op import BatchRecurrence
@@ -61,6 +63,160 @@ def as_series(log_likelihood: Variable, samples: int) -> Variable:
         return log_likelihood
     series: Variable = pt.concatenate([log_likelihood[None], pt.zeros((samples - 1,))])  # type: ignore[index]
     return series
+
+
+def _common_length(lengths: dict[str, int]) -> int:
+    """Number of samples of the series that are observed; one where there is none."""
+    if len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"the observed variables have different numbers of samples: {lengths}; the data are taken in one sample after "
+            "the other, so give all the same number (several records of one system go into one ODEFilter as a list; of "
+            "different systems, let the shorter ones go on with missing samples, NaN)."
+        )
+    return next(iter(lengths.values()), 1)
+
+
+class TargetGraphs:
+    """Log prior and log-likelihoods of many particles as graphs and functions, made once a model.
+
+    Parameters
+    ----------
+    coordinates : Coordinates
+        Of the model; nothing here refers to it afterwards.
+    sizes : sequence of tuple
+        Length of the first dimension of each observed value; an empty tuple for a number.
+
+    Attributes
+    ----------
+    n_samples : int
+        Number of samples T.
+    filters : list of Apply
+        Likelihoods of filters, which can be carried on.
+    others : list of (Variable, int)
+        Log-likelihoods of whatever else is observed, and the number of axes of each.
+    diffusions : dict
+        Calibrations of diffusions, and what takes their place where the first samples calibrate.
+    """
+
+    def __init__(self, coordinates: Coordinates, sizes: Sequence[tuple[int, ...]]) -> None:
+        model = coordinates.model
+        terms = model.logp(vars=model.observed_RVs, sum=False)
+        named = zip(model.observed_RVs, terms, sizes, strict=True)
+        self.n_samples = _common_length({rv.name: size[0] for rv, term, size in named if term.type.ndim})
+        terms = [as_series(term, self.n_samples) for term in terms]
+        prior = model.logp(vars=[*model.free_RVs, *model.potentials], jacobian=True)
+        self.particles = pt.dmatrix("particles")
+        self.prior, *batched = coordinates.vectorised([checked(g) for g in (prior, *terms)], self.particles)
+        self.prior = pt.switch(pt.isnan(self.prior), -np.inf, self.prior)
+        self.edges, self.threads = pt.lvector("edges"), pt.lscalar("threads")
+        self.diffusion_samples = pt.lscalar("diffusion_samples")
+        self.filters, self.others = [], []
+        self.diffusions: dict[Variable, Variable] = {}
+        for rv, term, core in zip(model.observed_RVs, batched, (t.type.ndim for t in terms), strict=True):
+            nodes = [
+                v.owner
+                for v in ancestors([term])
+                if v.owner is not None and isinstance(v.owner.op, BatchRecurrence) and v is v.owner.outputs[0]
+            ]
+            # The one whose outputs the term is; others calibrate its diffusion.
+            main = [n for n in nodes if n.op.recurrence.role == "loglik"]
+            if isinstance(rv.owner.op, ODEFilterRV) and main:
+                self.filters += main
+                self.diffusions |= self._shortened(main[0])
+            else:
+                self.others.append((term, core))
+
+    def _shortened(self, node: Apply) -> dict[Variable, Variable]:
+        """Calibrations of a filter's diffusion, each by the mean over the first samples only."""
+        shortened: dict[Variable, Variable] = {}
+        for final in ancestors(node.inputs):
+            batch = final.owner
+            if batch is None or not isinstance(batch.op, BatchRecurrence) or final is not batch.outputs[1]:
+                continue
+            params, starts, state, _, counts, *rest = batch.inputs
+            steps = pt.maximum(counts, 0)
+            part = pt.sum(steps[: self.diffusion_samples])
+            edges = pt.stack([pt.zeros_like(self.diffusion_samples), self.diffusion_samples])
+            sums = batch.op(params, starts, state, edges, counts, *rest)[1]
+            # The model divides by all substeps; runs that were not reached are NaN.
+            share = pt.sum(steps) / pt.maximum(part, 1)
+            if params.type.shape[1] != 1:  # type: ignore[attr-defined]
+                n = starts.shape[1]  # type: ignore[attr-defined]
+                share = substeps_by_run(counts, n) / pt.maximum(substeps_by_run(counts[: self.diffusion_samples], n), 1)
+                share = share[None, :, None]
+            shortened[final] = pt.switch(pt.isnan(sums), 0.0, sums) * share
+        return shortened
+
+    @property
+    def missing(self) -> list[str]:
+        """What samplers compile and has not been compiled yet, in words."""
+        filters = {PARAMETERS: "prepare"} | dict.fromkeys(map(self._of_filter, range(len(self.filters))), "runs")
+        words = (filters if self.filters else {}) | ({OTHERS: "pointwise"} if self.others else {}) | {PRIOR: "log_prior"}
+        return [word for word, name in words.items() if name not in vars(self)]
+
+    def _of_filter(self, k: int) -> str:
+        """Which log-likelihood that of a filter is, in words."""
+        return "log-likelihood" if len(self.filters) == 1 else f"log-likelihood of filter {k + 1}"
+
+    def _compile(self, what: str, inputs: Sequence[Variable], outputs: Any) -> Any:
+        return announced(what, lambda: compiled(list(inputs), outputs, trust_input=True))
+
+    def _threaded(self, outputs: Sequence[Variable]) -> list[Variable]:
+        """Take the number of threads from an input; by name, since an unpickled graph has a variable of its own."""
+        threads = {v: self.threads for v in ancestors(outputs) if v.name == thread_count().name}
+        result: list[Variable] = clone_replace(list(outputs), threads)
+        return result
+
+    @cached_property
+    def log_prior(self) -> Any:
+        """Particles to log prior densities."""
+        return self._compile(PRIOR, [self.particles, self.threads], self._threaded([self.prior])[0])
+
+    @cached_property
+    def prepare(self) -> Any:
+        """Particles to parameters and starts of each filter."""
+        outputs = [v for node in self.filters for v in node.inputs[:2]]
+        outputs = self._threaded(clone_replace(outputs, self.diffusions) if self.diffusions else outputs)
+        return self._compile(PARAMETERS, [self.particles, self.threads, self.diffusion_samples], outputs)
+
+    @cached_property
+    def runs(self) -> list[Any]:
+        """Each filter alone: parameters, starts, state, edges to sums and state."""
+        functions = []
+        for k, node in enumerate(self.filters):
+            params, starts, state = pt.dtensor3("params"), pt.dtensor3("starts"), pt.dtensor3("state")
+            sums, final = node.op(params, starts, state, self.edges, *node.inputs[4:7], self.threads)
+            inputs = [params, starts, state, self.edges, self.threads]
+            functions.append(self._compile(self._of_filter(k), inputs, [sums.sum(axis=2), final]))
+        return functions
+
+    def _pointwise(self) -> list[Variable]:
+        """Log-likelihood (B or 1, n) of each sample between the outer edges, of what is not a filter."""
+        terms = []
+        for term, core in self.others:
+            batched = term if term.type.ndim > core else term[None]  # type: ignore[index]
+            part = batched[:, self.edges[0] : self.edges[-1]]
+            part = part.sum(axis=tuple(range(2, part.type.ndim))) if part.type.ndim > 2 else part
+            terms.append(pt.switch(pt.isnan(part), -np.inf, part))
+        return terms
+
+    @cached_property
+    def pointwise(self) -> Any:
+        """Particles and edges to log-likelihoods of each sample, of what is not a filter."""
+        return self._compile(OTHERS, [self.particles, self.edges, self.threads], self._threaded(self._pointwise()))
+
+    @cached_property
+    def gradient(self) -> Any:
+        """Log prior, log-likelihood between two edges, and their gradients."""
+        sums = []
+        for node in self.filters:
+            inputs = [*node.inputs[:3], self.edges, *node.inputs[4:]]
+            sums.append(node.op(*inputs)[0].sum(axis=(1, 2)))
+        sums += [term.sum(axis=1) for term in self._pointwise()]
+        likelihood = pt.add(*sums) if len(sums) > 1 else sums[0]
+        outputs = [self.prior, pytensor.grad(self.prior.sum(), self.particles, disconnected_inputs="ignore")]
+        outputs += [likelihood, pytensor.grad(likelihood.sum(), self.particles, disconnected_inputs="ignore")]
+        return self._compile("gradients", [self.particles, self.edges, self.threads], self._threaded(outputs))
 
 
 @dataclass(eq=False)
@@ -118,150 +274,23 @@ class Target:
         check_continuous(model, "the samplers here move continuous ones only")
         self.coordinates = Coordinates(model)
         self.labels, self.size = self.coordinates.labels, self.coordinates.size
-        terms = model.logp(vars=model.observed_RVs, sum=False)
-        self.n_samples = self._length(model, terms)
-        self._split(model, [as_series(term, self.n_samples) for term in terms])
+        sizes = tuple(np.shape(value_of(model.rvs_to_values[rv]))[:1] for rv in model.observed_RVs)
+        build = partial(TargetGraphs, self.coordinates, sizes)
+        self._graphs: TargetGraphs = once(model, self.coordinates.point, (Target, sizes), build)
+        self.n_samples = self._graphs.n_samples
 
     def __repr__(self) -> str:
         return f"Target({self.size} unknowns, {self.n_samples} samples, {self.threads} threads)"
 
-    # -- construction -------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _length(model: pm.Model, terms: Sequence[Variable]) -> int:
-        """Number of samples of the series that are observed; one where there is none."""
-        lengths = {}
-        for rv, term in zip(model.observed_RVs, terms, strict=True):
-            if term.type.ndim:
-                value = model.rvs_to_values[rv]
-                lengths[rv.name] = int(value.shape.eval()[0] if isinstance(value, Variable) else np.shape(value)[0])
-        if len(set(lengths.values())) > 1:
-            raise ValueError(
-                f"the observed variables have different numbers of samples: {lengths}; the data are taken in one sample after "
-                "the other, so give all the same number (several records of one system go into one ODEFilter as a list; of "
-                "different systems, let the shorter ones go on with missing samples, NaN)."
-            )
-        return next(iter(lengths.values()), 1)
-
-    def _split(self, model: pm.Model, terms: Sequence[Variable]) -> None:
-        """Log prior; filters, which can be carried on; and whatever else is observed."""
-        prior = model.logp(vars=[*model.free_RVs, *model.potentials], jacobian=True)
-        self._particles = pt.dmatrix("particles")
-        self._prior, *batched = self.coordinates.vectorised([checked(g) for g in (prior, *terms)], self._particles)
-        self._prior = pt.switch(pt.isnan(self._prior), -np.inf, self._prior)
-        self._edges, self._threads = pt.lvector("edges"), pt.lscalar("threads")
-        self._diffusion_samples = pt.lscalar("diffusion_samples")
-        self._filters, self._others = [], []
-        self._diffusions: dict[Variable, Variable] = {}
-        for rv, term, core in zip(model.observed_RVs, batched, (t.type.ndim for t in terms), strict=True):
-            nodes = [
-                v.owner
-                for v in ancestors([term])
-                if v.owner is not None and isinstance(v.owner.op, BatchRecurrence) and v is v.owner.outputs[0]
-            ]
-            # The one whose outputs the term is; others calibrate its diffusion.
-            main = [n for n in nodes if n.op.recurrence.role == "loglik"]
-            if isinstance(rv.owner.op, ODEFilterRV) and main:
-                self._filters += main
-                self._diffusions |= self._shortened(main[0])
-            else:
-                self._others.append((term, core))
-
-    def _shortened(self, node: Apply) -> dict[Variable, Variable]:
-        """Calibrations of a filter's diffusion, each by the mean over the first samples only."""
-        shortened: dict[Variable, Variable] = {}
-        for final in ancestors(node.inputs):
-            batch = final.owner
-            if batch is None or not isinstance(batch.op, BatchRecurrence) or final is not batch.outputs[1]:
-                continue
-            params, starts, state, _, counts, *rest = batch.inputs
-            steps = pt.maximum(counts, 0)
-            part = pt.sum(steps[: self._diffusion_samples])
-            edges = pt.stack([pt.zeros_like(self._diffusion_samples), self._diffusion_samples])
-            sums = batch.op(params, starts, state, edges, counts, *rest)[1]
-            # The model divides by all substeps; runs that were not reached are NaN.
-            share = pt.sum(steps) / pt.maximum(part, 1)
-            if params.type.shape[1] != 1:  # type: ignore[attr-defined]
-                n = starts.shape[1]  # type: ignore[attr-defined]
-                share = substeps_by_run(counts, n) / pt.maximum(substeps_by_run(counts[: self._diffusion_samples], n), 1)
-                share = share[None, :, None]
-            shortened[final] = pt.switch(pt.isnan(sums), 0.0, sums) * share
-        return shortened
-
     @property
     def calibrates_diffusion(self) -> bool:
         """Whether a filter's diffusion comes from the record (``diffusion="mle"``)."""
-        return bool(self._diffusions)
-
-    # -- compiled pieces ----------------------------------------------------------------------------------------------
+        return bool(self._graphs.diffusions)
 
     @property
     def functions(self) -> list[str]:
-        """What samplers compile, in words."""
-        filters = [PARAMETERS, *map(self._of_filter, range(len(self._filters)))] if self._filters else []
-        return [*filters, *([OTHERS] if self._others else []), PRIOR]
-
-    def _of_filter(self, k: int) -> str:
-        """Which log-likelihood that of a filter is, in words."""
-        return "log-likelihood" if len(self._filters) == 1 else f"log-likelihood of filter {k + 1}"
-
-    def _compile(self, what: str, inputs: Sequence[Variable], outputs: Any) -> Any:
-        return announced(what, lambda: compiled(list(inputs), outputs, trust_input=True))
-
-    def _threaded(self, outputs: Sequence[Variable]) -> list[Variable]:
-        """Take the number of threads from an input; by name, since an unpickled graph has a variable of its own."""
-        threads = {v: self._threads for v in ancestors(outputs) if v.name == thread_count().name}
-        result: list[Variable] = clone_replace(list(outputs), threads)
-        return result
-
-    @cached_property
-    def _prior_function(self) -> Any:
-        return self._compile(PRIOR, [self._particles, self._threads], self._threaded([self._prior])[0])
-
-    @cached_property
-    def _prepare_function(self) -> Any:
-        """Particles to parameters and starts of each filter."""
-        outputs = [v for node in self._filters for v in node.inputs[:2]]
-        outputs = self._threaded(clone_replace(outputs, self._diffusions) if self._diffusions else outputs)
-        return self._compile(PARAMETERS, [self._particles, self._threads, self._diffusion_samples], outputs)
-
-    @cached_property
-    def _run_functions(self) -> list[Any]:
-        """Each filter alone: parameters, starts, state, edges to sums and state."""
-        functions = []
-        for k, node in enumerate(self._filters):
-            params, starts, state = pt.dtensor3("params"), pt.dtensor3("starts"), pt.dtensor3("state")
-            sums, final = node.op(params, starts, state, self._edges, *node.inputs[4:7], self._threads)
-            inputs = [params, starts, state, self._edges, self._threads]
-            functions.append(self._compile(self._of_filter(k), inputs, [sums.sum(axis=2), final]))
-        return functions
-
-    def _pointwise(self) -> list[Variable]:
-        """Log-likelihood (B or 1, n) of each sample between the outer edges, of what is not a filter."""
-        terms = []
-        for term, core in self._others:
-            batched = term if term.type.ndim > core else term[None]  # type: ignore[index]
-            part = batched[:, self._edges[0] : self._edges[-1]]
-            part = part.sum(axis=tuple(range(2, part.type.ndim))) if part.type.ndim > 2 else part
-            terms.append(pt.switch(pt.isnan(part), -np.inf, part))
-        return terms
-
-    @cached_property
-    def _others_function(self) -> Any:
-        return self._compile(OTHERS, [self._particles, self._edges, self._threads], self._threaded(self._pointwise()))
-
-    @cached_property
-    def _gradient_function(self) -> Any:
-        """Log prior, log-likelihood between two edges, and their gradients."""
-        sums = []
-        for node in self._filters:
-            inputs = [*node.inputs[:3], self._edges, *node.inputs[4:]]
-            sums.append(node.op(*inputs)[0].sum(axis=(1, 2)))
-        sums += [term.sum(axis=1) for term in self._pointwise()]
-        likelihood = pt.add(*sums) if len(sums) > 1 else sums[0]
-        outputs = [self._prior, pytensor.grad(self._prior.sum(), self._particles, disconnected_inputs="ignore")]
-        outputs += [likelihood, pytensor.grad(likelihood.sum(), self._particles, disconnected_inputs="ignore")]
-        return self._compile("gradients", [self._particles, self._edges, self._threads], self._threaded(outputs))
+        """What samplers compile and have not yet, in words."""
+        return self._graphs.missing
 
     # -- what samplers call -------------------------------------------------------------------------------------------
 
@@ -304,7 +333,7 @@ class Target:
         which PyMC's transform takes all turns for one.
         """
         array = self._check(particles)
-        result: np.ndarray = np.asarray(self._prior_function(array, self._n_threads))
+        result: np.ndarray = np.asarray(self._graphs.log_prior(array, self._n_threads))
         return self.coordinates.once(result, array)
 
     def log_likelihood(self, particles: Any, n: int | None = None, *, edges: Any = None) -> np.ndarray:
@@ -339,9 +368,9 @@ class Target:
         if borders[0] != 0:
             raise ValueError(f"edges start at {borders[0]}; start at sample 0, or go on from earlier progress with advance.")
         by = np.asarray(self.n_samples if diffusion_samples is None else diffusion_samples, dtype=np.int64)
-        prepared = self._prepare_function(array, self._n_threads, by) if self._filters else []
+        prepared = self._graphs.prepare(array, self._n_threads, by) if self._graphs.filters else []
         starts = tuple(np.broadcast_to(s, (len(array), *s.shape[1:])) for s in prepared[1::2])
-        empty = tuple(np.empty((0, 0, 0)) for _ in self._filters)
+        empty = tuple(np.empty((0, 0, 0)) for _ in self._graphs.filters)
         return self.advance(array, borders, Progress(tuple(prepared[0::2]), starts, empty))
 
     def advance(self, particles: Any, edges: Any, progress: Progress) -> tuple[np.ndarray, Progress]:
@@ -349,15 +378,15 @@ class Target:
         array, borders = self._check(particles), self._check_edges(edges)
         sums = np.zeros((len(array), borders.size - 1))
         states = []
-        for run, *args in zip(self._run_functions, *progress, strict=True):
+        for run, *args in zip(self._graphs.runs, *progress, strict=True):
             part, state = run(*(np.ascontiguousarray(a) for a in args), borders, self._n_threads)
             sums += part
             states.append(state)
-        if self._others:
+        if self._graphs.others:
             size = together(int(borders[-1] - borders[0]))
             for first in range(0, len(array), size):
                 part = slice(first, first + size)
-                for values in self._others_function(array[part], borders, self._n_threads):
+                for values in self._graphs.pointwise(array[part], borders, self._n_threads):
                     sums[part] += _block_sums(values, borders)
         sums[np.isnan(sums)] = -np.inf
         return sums, progress._replace(state=tuple(states))
@@ -367,7 +396,7 @@ class Target:
         borders = self._check_edges([0, self.n_samples if n is None else n])
         with np.errstate(all="ignore"):
             array = self._check(particles)
-            results = self._gradient_function(array, borders, self._n_threads)
+            results = self._graphs.gradient(array, borders, self._n_threads)
         prior, d_prior, likelihood, d_likelihood = results
         prior = self.coordinates.once(prior, array)
         likelihood = np.where(np.isnan(likelihood), -np.inf, likelihood)

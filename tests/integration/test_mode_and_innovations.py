@@ -8,7 +8,8 @@ import xarray as xr
 
 import pm_sysid as sid
 from pm_sysid.likelihood.global_search import Tracked
-from pm_sysid.likelihood.posterior_functions import _COMPILED, PosteriorFunctions
+from pm_sysid.likelihood.kept import _KEPT
+from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.posterior.innovations import coloured_output
 from support.small import linear_model
 
@@ -166,8 +167,11 @@ def test_what_is_compiled_goes_with_its_model():
         pm.Potential("pull", -(x**2))
         pm.Normal("y", x, 1.0, observed=pm.Data("data", [1.0, 3.0]))
         sid.find_mode()
-    assert model in _COMPILED
+        target = sid.Target()
+        target.constrained(target.unconstrained({"x": [1.0, 2.0]}))
+        target.log_likelihood(target.draw_prior(3, 1))
+    assert model in _KEPT
     gone = weakref.ref(model)
-    del model, x
+    del model, x, target
     gc.collect()
     assert gone() is None

@@ -186,13 +186,13 @@ def test_many_points_are_evaluated_a_few_together(name: str, interpreted: None, 
     particles = some(target, 11)
     whole = target.log_likelihood(particles, edges=[0, 5, T])
     monkeypatch.setattr(functions, "IN_CACHE", 3 * T)
-    function, seen = target._others_function, []
+    function, seen = target._graphs.pointwise, []
 
     def counted(points: np.ndarray, *rest: Any) -> Any:
         seen.append(len(points))
         return function(points, *rest)
 
-    monkeypatch.setitem(target.__dict__, "_others_function", counted)
+    monkeypatch.setitem(vars(target._graphs), "pointwise", counted)
     np.testing.assert_array_equal(target.log_likelihood(particles, edges=[0, 5, T]), whole)
     assert seen == [3, 3, 3, 2]
 
