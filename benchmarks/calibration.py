@@ -130,8 +130,8 @@ class Pushed:
 class Ball:
     """Records with errors uniform in a ball, and the ABC posterior whose tolerance is that ball: exact by construction.
 
-    The run goes down to the last threshold above the tolerance, and the particles within it are weighted draws from
-    ``p(theta | distance < tolerance)``, which is the posterior under such errors (Wilkinson 2013).
+    The run goes down to the last threshold above the tolerance, or ends before it, and the particles within the tolerance are
+    weighted draws from ``p(theta | distance < tolerance)``, which is the posterior under such errors (Wilkinson 2013).
     """
 
     case: Case
@@ -158,11 +158,14 @@ class Ball:
         tolerance = 100 * self.radius**2 / np.var(model.rvs_to_values[model["y"]].get_value())
         simulations = Simulations({"duffing": model}, None)
         run = Run(self.particles, simulations, np.ones(1), int(rng.integers(2**31)))
-        while not run.history or run.history[-1]["threshold"] > tolerance:
+        while not run.history or (run.history[-1]["threshold"] > tolerance and run._converged() is None):
             run.next_population()
         if len(run.populations) < 2:
             raise RuntimeError("the first threshold is below the tolerance")
-        within = run.populations[-2].below(tolerance)
+        # Errors in a ball leave less than the Gaussian ones by which a run knows how narrow a threshold has a meaning.
+        within = run.populations[-2 if run.history[-1]["threshold"] <= tolerance else -1].below(tolerance)
+        if within.ess < 50:
+            raise RuntimeError(f"only {within.ess:.0f} effective particles are within the tolerance")
         drawn = rng.choice(len(within), 500, p=within.weight / within.weight.sum())
         cube = simulations.cubes[0]
         values = cube.values(within.points[drawn, : cube.size])
