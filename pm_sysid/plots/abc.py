@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
+from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import count, flag, shown
 from pm_sysid.idata import group, holds, posterior_of
@@ -83,6 +85,19 @@ def plot_abc(
     return canvas
 
 
+def _law(force: Callable[[np.ndarray, Any], Any], x: np.ndarray, p: SimpleNamespace) -> np.ndarray:
+    """The force of one draw."""
+    try:
+        found = force(x.copy(), p)  # a function that changes its argument changes that of no other draw
+    except AttributeError as error:
+        if error.obj is not p:
+            raise
+        raise ValueError(f"force(x, p) reads p.{error.name}, but idata has {', '.join(vars(p))}.") from None
+    if isinstance(found, Variable):
+        raise TypeError("force(x, p) returns a PyTensor expression; give one of NumPy functions, such as np.tanh.")
+    return np.asarray(found, dtype=float)
+
+
 def plot_restoring_force(
     idata: Any,
     force: Callable[[np.ndarray, Any], Any],
@@ -107,7 +122,7 @@ def plot_restoring_force(
         ``force(x, p)`` of the argument (an array of shape (n,)) and a namespace of the parameters of one draw, as inside a
         system: scalars, vectors, matrices. It returns an array of shape (n,), such as
         ``lambda x, p: sid.models.piecewise_linear(x, p.k0, [p.k1], [p.d1])``, or a learned law, ``lambda x, p: spring(x, p.w)``
-        (:class:`Spline`).
+        (:class:`Spline`). Draws for which it is not finite everywhere are left out with a warning.
     x : array, shape (n,)
         Where to evaluate it.
     truth : array, shape (n,), optional
@@ -130,7 +145,9 @@ def plot_restoring_force(
     Raises
     ------
     ValueError
-        If ``force`` returns something of another shape.
+        If ``force`` returns something of another shape, is finite for no draw, or reads a parameter that is not in ``idata``.
+    TypeError
+        If ``force`` returns no numbers, such as a PyTensor expression.
 
     Notes
     -----
@@ -151,13 +168,19 @@ def plot_restoring_force(
     n = stacked.sizes["__sample__"]
     picked = np.linspace(0, n - 1, min(draws, n)).round().astype(int)
     values = {str(k): v.values[picked] for k, v in stacked.data_vars.items()}
-    laws = [np.asarray(force(at, SimpleNamespace(**{k: v[i] for k, v in values.items()})), float) for i in range(len(picked))]
+    laws = [_law(force, at, SimpleNamespace(**{k: v[i] for k, v in values.items()})) for i in range(len(picked))]
     shapes = {law.shape for law in laws}
     if shapes != {at.shape}:
         raise ValueError(
             f"force(x, p) has the shape {shapes.pop()} for x of {at.shape}; return {at.shape}, a force for each place."
         )
     forces = np.array(laws)
+    finite = np.isfinite(forces).all(axis=1)
+    if not finite.any():
+        raise ValueError("force(x, p) is finite throughout for none of the draws; give an x for which it is.")
+    if not finite.all():
+        warnings.warn(f"{(~finite).sum()} of {len(forces)} forces are not finite everywhere and left out", stacklevel=2)
+        forces = forces[finite]
     canvas = one_panel(axes, figsize, (6.0, 4.0))
     if points is not None:
         canvas.plot(*points, ".", color=DATA, ms=2, alpha=0.3, rasterized=True, label="measured")

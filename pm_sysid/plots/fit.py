@@ -27,7 +27,7 @@ from pm_sysid.plots.axes import (
     panels,
     probability,
 )
-from pm_sysid.records.metrics import fit_percent, rmse, time_dimension
+from pm_sysid.records.metrics import fit_percent, rmse, same_times, time_dimension
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import with_unit
 
@@ -55,10 +55,10 @@ def plot_fit(
     record : TimeSeries
         The record, with outputs; T samples.
     prediction : array_like, DataArray or Dataset, shape (..., T) or (..., T, n_y)
-        Predictions at the times of the record, in units of the output; the leading dimensions, such as chain
-        and draw, are pooled. A Dataset has a variable per output, as `simulate` returns it: of the name
-        in the record, or of the one that a system gives an output without a name. Draws that are not finite are
-        left out with a warning.
+        Predictions at the times of the record, which a time coordinate must agree with, in units of the output; the leading
+        dimensions, such as chain and draw, are pooled. A Dataset has a variable per output, as `simulate` returns it: of the
+        name in the record, or of the one that a system gives an output without a name. Draws that are not finite are left
+        out with a warning.
     output : str, optional
         Name of the output; may be left out if the record has one.
     window : (float, float), optional
@@ -80,7 +80,7 @@ def plot_fit(
     Raises
     ------
     ValueError
-        If there is no such output, shapes do not match, or an interval holds no sample.
+        If there is no such output, shapes or times do not match, or an interval holds no sample.
 
     Examples
     --------
@@ -152,6 +152,7 @@ def prediction_draws(record: TimeSeries, prediction: Any, name: str) -> FloatArr
         prediction = labelled(prediction, variable)
     if isinstance(prediction, xr.DataArray):
         time = time_dimension(prediction, "prediction")
+        _check_times(record, prediction, time)
         for dim in [d for d in prediction.dims if name in prediction.coords.get(d, ())]:
             prediction = prediction.sel({dim: name})
         pooled = [dim for dim in prediction.dims if dim in ("chain", "draw", "sample")]
@@ -178,3 +179,16 @@ def prediction_draws(record: TimeSeries, prediction: Any, name: str) -> FloatArr
     if not finite.all():
         warnings.warn(f"{(~finite).sum()} of {len(draws)} predictions are not finite and left out", stacklevel=3)
     return draws[finite]
+
+
+def _check_times(record: TimeSeries, prediction: xr.DataArray, time: str) -> None:
+    """Refuse predictions at other times than the record's; where these are no numbers, or none are given, nobody knows."""
+    if time not in prediction.coords or prediction[time].dtype.kind not in "iuf":
+        return
+    given = prediction[time].to_numpy()
+    if len(given) == len(record) and not same_times(record.t, given):
+        k = int(np.argmax(np.abs(given - record.t)))
+        raise ValueError(
+            f"prediction must be at the times of record, but sample {k} is at {given[k]:g} s and not at {record.t[k]:g} s; "
+            "select the same window of both, or simulate over this record"
+        )

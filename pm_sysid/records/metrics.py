@@ -25,7 +25,8 @@ def rmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray
         Measured outputs; NaN marks a missing value, which is left out of every sum.
     predicted : array_like or DataArray, shape (..., T) or (..., T, n)
         Predictions, with any number of leading dimensions such as chains and draws; NaN gives NaN. In a DataArray the time
-        dimension is the one called ``time`` or ending in ``_time``, at any position.
+        dimension is the one called ``time`` or ending in ``_time``, at any position. Outputs of an array `measured` lie
+        along the one called ``output`` or ending in ``_output``; where there is none, along the last one besides the time.
 
     Returns
     -------
@@ -101,6 +102,16 @@ def time_dimension(array: xr.DataArray, name: str) -> str:
     return found[0]
 
 
+def same_times(first: ArrayLike, second: ArrayLike) -> bool:
+    """Whether two arrays of numbers are the same times, but for a thousandth of the shortest step and for rounding."""
+    a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    if a.shape != b.shape:
+        return False
+    step = float(np.min(np.abs(np.diff(a)), initial=np.inf))
+    most = 1e-3 * step if np.isfinite(step) else 0.0
+    return bool(np.all(np.abs(a - b) <= most + 8 * np.finfo(float).eps * np.abs(a)))
+
+
 def _rmse(y: FloatArray, yhat: FloatArray) -> FloatArray:
     seen = ~np.isnan(y)
     with np.errstate(invalid="ignore", over="ignore"):  # without measurements 0 / 0; a diverged run overflows
@@ -136,7 +147,7 @@ def _labelled(measure: Callable[[FloatArray, FloatArray], FloatArray], measured:
         y = measured.rename({time_dimension(measured, "measured"): time})
     else:
         values = _record(measured)
-        y = xr.DataArray(values, dims=(time, predicted.dims[-1])[: values.ndim])
+        y = xr.DataArray(values, dims=(time, _output_dimension(predicted, time)) if values.ndim == 2 else (time,))
     if missing := set(y.dims) - set(predicted.dims):
         raise ValueError(f"predicted must have the dimension {missing.pop()!r} of measured, but has {predicted.dims}")
     for dim in y.dims:
@@ -144,12 +155,25 @@ def _labelled(measure: Callable[[FloatArray, FloatArray], FloatArray], measured:
             raise ValueError(
                 f"predicted must have length {y.sizes[dim]} along {dim!r} to match measured, but has {predicted.sizes[dim]}"
             )
-    if time in y.coords and time in predicted.coords and not np.allclose(y[time], predicted[time]):
+    if time in y.coords and time in predicted.coords and not same_times(y[time], predicted[time]):
         raise ValueError(f"predicted must be at the times of measured, but {time!r} differs; select the same window")
     core = [[time], [time]]
     y, predicted = y.drop_vars(time, errors="ignore"), predicted.drop_vars(time, errors="ignore")
     result: xr.DataArray = xr.apply_ufunc(measure, y.astype(float), predicted.astype(float), input_core_dims=core, join="exact")
     return result.transpose(*(dim for dim in predicted.dims if dim != time))
+
+
+def _output_dimension(predicted: xr.DataArray, time: str) -> str:
+    """Along which outputs lie."""
+    dims = [str(dim) for dim in predicted.dims if dim != time]
+    named = [d for d in dims if d == "output"] or [d for d in dims if d.endswith("_output")]
+    found = named if named else [d for d in dims if d not in ("chain", "draw", "sample")][-1:]
+    if len(found) != 1:
+        raise ValueError(
+            f'measured has several outputs, and predicted must have one dimension of them, called "output", but has '
+            f"{', '.join(map(str, predicted.dims))}; rename it, or give measured as a DataArray"
+        )
+    return found[0]
 
 
 def _record(measured: Any) -> FloatArray:

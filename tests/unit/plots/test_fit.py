@@ -149,6 +149,22 @@ def test_fit_refuses(prediction, options, message):
         plot_fit(RECORD, prediction, **options)
 
 
+def at(times):
+    return xr.Dataset({"z": (("draw", "time"), DRAWS[0, ..., 0])}, coords={"time": times})
+
+
+@pytest.mark.parametrize("times", [TIME + 0.01, TIME + 1000.0, 2 * TIME, TIME[::-1], np.where(TIME > 1, np.nan, TIME)])
+def test_fit_refuses_predictions_at_other_times(times):
+    """Even by one sample: the titles say errors."""
+    with pytest.raises(ValueError, match=r"at the times of record, but sample \d+ is at .* s and not at .* s"):
+        plot_fit(one_output(), at(times))
+
+
+@pytest.mark.parametrize("times", [TIME, TIME * (1 + 1e-15), TIME.astype("M8[s]")])
+def test_fit_takes_the_times_of_the_record_and_what_are_no_numbers(times):
+    plot_fit(one_output(), at(times))
+
+
 def test_fit_needs_outputs():
     with pytest.raises(ValueError, match="record has no outputs"):
         plot_fit(TimeSeries(TIME), TIME)

@@ -1,5 +1,7 @@
 """Measures of fit: their formulas, missing samples, shapes and labels."""
 
+import itertools
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -67,6 +69,32 @@ def test_labels(time, label_measured):
         assert_allclose(rmse(measured, predicted.transpose(time, ...)), rmse(Y, DRAWS).transpose(0, 1, 2))
         assert_allclose(rmse(measured, DRAWS), rmse(Y, DRAWS))
         assert_allclose(rmse(measured.sel(output="b"), predicted.sel(output="b")), rmse(Y, DRAWS)[..., 1])
+
+
+@pytest.mark.parametrize(
+    "start, step, shift", [(1e3, 1e-3, 1), (1e5, 1e-2, 1), (0.0, 1e-9, 1), (0.0, 1.0, 1), (1e4, 0.01, 0.1)]
+)
+def test_windows_that_are_shifted_by_a_part_of_a_step_are_refused(start, step, shift):
+    """However late or short the record is."""
+    times = start + step * np.arange(50)
+    measured = labelled(Y[:, 0], "time", time=times)
+    with pytest.raises(ValueError, match="predicted must be at the times of measured"):
+        rmse(measured, labelled(Y[:, 0], "time", time=times + shift * step))
+    rounded = labelled(Y[:, 0], "time", time=start + np.cumsum(np.full(50, step)) - step)
+    assert rmse(measured, rounded) == 0
+
+
+def test_outputs_of_an_array_lie_along_the_dimension_of_their_name():
+    """Also where another one, last and as long, would be taken for it."""
+    predicted = np.stack([Y, Y + 1.0])  # as many draws as outputs
+    for dims in (("draw", "time", "output"), ("draw", "time", "y_output"), ("draw", "time", "what")):
+        array = xr.DataArray(predicted, dims=dims)
+        for order in itertools.permutations(dims):
+            found = rmse(Y, array.transpose(*order))
+            assert set(found.dims) == {"draw", dims[2]}
+            assert_allclose(found.transpose("draw", dims[2]), rmse(Y, predicted))
+    with pytest.raises(ValueError, match='must have one dimension of them, called "output", but has draw, time'):
+        rmse(Y, xr.DataArray(predicted[..., 0], dims=("draw", "time")))
 
 
 def labelled(values, *dims, **coords):
