@@ -61,6 +61,8 @@ AROUND, ROUNDS_AROUND = 0.2, 3
 OTHER_SHARES = "modes hold other shares of the posterior"
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
 JUDGED, SETTLINGS = 10, 5
+#: A draw of the Laplace approximation that would be as far from the mode with this probability is none of the posterior.
+UNLIKELY = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,13 +439,31 @@ class Hunt:
             best = ranked(self.peaks)[0]
             if best.converged:
                 cloud = np.random.default_rng(0).multivariate_normal(best.point, best.covariance, JUDGED)
-                where, at = "at the mode", [best.point, *cloud]
+                where, at = "at the mode", [best.point, *cloud[self._allowed(cloud, best)]]
             else:
                 where, at = "where the search ended", [min(self.peaks, key=lambda p: p.value).point]
             points = [self.functions.free(point) for point in at]
             if not refined(points, self.functions.model, where, following=not best.converged):
                 return
             self._climb_again(best.point)
+
+    def _allowed(self, cloud: np.ndarray, best: Peak) -> np.ndarray:
+        """Which draws of a Laplace approximation the posterior knows, by the present steps or by twice as many.
+
+        Of a posterior that is far from Gaussian, as under the horseshoe, most of them may lie where there is nothing; what the
+        steps are worth there is of no interest.
+        """
+        function, model = self.functions.descent_function(), self.functions.model
+        value = function(cloud)[0]
+        if finer := twice(model):
+            before = put_steps(finer, model)
+            try:
+                value = np.minimum(value, function(cloud)[0])
+            finally:
+                put_steps(before, model)
+        most = best.value + scipy.stats.chi2.isf(UNLIKELY, cloud.shape[1]) / 2
+        allowed: np.ndarray = value <= most
+        return allowed
 
     def settle_shares(self, starts: int, tempering: bool) -> None:
         """Take more equal steps while these make other modes hold more or less of the posterior.

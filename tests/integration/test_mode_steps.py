@@ -175,3 +175,27 @@ def test_walls_beyond_draws_are_seen_behind_each_of_two_modes() -> None:
     # By quadrature 0.0092 of the posterior are above 60, and the standard deviation of the logarithm is 1.447; 8 steps cut it.
     assert np.mean(r2 > 60) > 0.005 and np.log(r2).std() == pytest.approx(1.447, rel=0.05)
     assert idata.attrs["substeps_y"] > 8
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_steps_are_not_judged_where_a_posterior_has_nothing(seed: int) -> None:
+    """Of a horseshoe's Laplace approximation most draws lie far outside the posterior, and some where a run explodes."""
+    law = sid.Library({"z": lambda z: z, "z^2": lambda z: z**2, "z^3": lambda z: z**3})
+    system = sid.System(
+        lambda t, x, u, p: u.F - law(x.z, p.w),
+        states=("z",),
+        inputs=("F",),
+        params={"w": law.size},
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    t = np.arange(60) * 0.1
+    record = sid.TimeSeries(t, 2 * np.sin(2 * t), None, inputs="F")
+    y = sid.simulate(system, record, {"w": np.array([1.0, 0.0, 0.5])}, x0=0.0)["y"].to_numpy()
+    record = record.replace(y=y + 0.02 * np.random.default_rng(seed).standard_normal(60))
+    with pm.Model():
+        w = law.prior("w", sizes=[10, 15, 20], terms=2)
+        sid.ODEFilter("y", system, record, {"w": w}, noise=0.02, x0=0.0, substeps=2)
+        mode = sid.find_mode(random_seed=1, progressbar=False)  # a warning would be an error
+        said = sid.substeps_attrs()["substeps_y_error"]
+        assert said < 1e-3
+        assert sid.settle_substeps(mode.initvals)["y"].error <= said
