@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor
+import scipy
 import xarray as xr
 
 from pm_sysid.arguments import among, count, flag, shown, whole_seed
@@ -28,6 +29,7 @@ from pm_sysid.likelihood.coordinates import check_continuous, element_labels, mo
 from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, Mode, find_mode
+from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.innovations import coloured_output
 from pm_sysid.progress import compiling, drawable, progress_bar
@@ -47,6 +49,9 @@ POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
 AGAIN = 2
 #: So few searches say nothing about others.
 LONELY = 3
+#: Points between two places of one region, nats by which none is lower than the lower place, and the chance that a draw of the
+#: region lies as far off.
+BETWEEN, VALLEY, OUTSIDE = 21, 2.0, 1e-3
 #: Draws that modes without any should have had: with fewer it may be chance.
 EXPECTED = 5.0
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
@@ -220,18 +225,35 @@ class _Run:
     def search_from(self, higher: HigherPoint) -> None:
         """Find the mode near a point that is higher than the one known, and steps that suffice there."""
         self.say(f"the search goes on from a draw whose log posterior is {higher.gain:.1f} higher than at the mode")
-        known, coordinates = self._found(), Target(self.model).coordinates
+        known, coordinates, agreed = self._found(), Target(self.model).coordinates, self.agreed
         self.agreed = 0, self.agreed[1]
         values = coordinates.dataset(higher.x[None, None], ["chain", "draw"])
         self._search(replace(known, initvals={str(name): v.values[0, 0] for name, v in values.data_vars.items()}, modes=()))
         if self.mode is None:
             return
+        if self._one_region(known, self.mode):
+            self.agreed = agreed
         if known.log_evidence > self.mode.log_evidence:  # a higher place that holds less
             self.mode = replace(known, modes=(*known.modes, *self.mode.modes))
             return
         self.mode = replace(self.mode, modes=(*self.mode.modes, *known.modes))
         if self._more_steps(self.mode.initvals, "at the mode"):
             self._search(self.mode)
+
+    def _one_region(self, first: Mode, second: Mode) -> bool:
+        """Whether a place is within the region of a second, higher one, and no valley between: searches have found that region.
+
+        Where a density has edges, each search stops at one, lower than others of the same region. Of a needle on a broad region
+        the other place is far outside.
+        """
+        if not second.converged:
+            return False
+        off = first.point - second.point
+        if not off @ np.linalg.solve(second.covariance, off) <= scipy.stats.chi2.isf(OUTSIDE, off.size):
+            return False
+        share = np.linspace(0.0, 1.0, BETWEEN)[:, None]
+        values = PosteriorFunctions(self.model).values((1 - share) * first.point + share * second.point)
+        return bool(np.min(values) > min(first.logp, second.logp) - VALLEY)
 
     def _more_steps(self, at: Any, where: str) -> bool:
         """Settle the filters' steps at points, and say whether there are more than before."""

@@ -63,6 +63,8 @@ OTHER_SHARES = "modes hold other shares of the posterior"
 JUDGED, SETTLINGS = 10, 5
 #: A draw of the Laplace approximation that would be as far from the mode with this probability is none of the posterior.
 UNLIKELY = 1e-6
+#: Steps of the prior's standard deviation from a place, and the rise of the log posterior there with which it still is a peak.
+PROBES, RISE = (0.01, 0.1, 1.0), 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -521,6 +523,24 @@ class Hunt:
     def _climb(self, batch: Batch, starts: np.ndarray) -> None:
         self.peaks = climb_all(batch, starts, self.scale, self.peaks, self.functions.coordinates.circular)
         self.searches += len(starts)
+        self._leave_out_hopeless()
+
+    def _leave_out_hopeless(self) -> None:
+        """Leave out maxima that hold nothing beside a peak with an edge, where there is no curvature of a maximum.
+
+        Where a density rises without end, towards an edge of the space or towards no noise, the maxima stay: some place around
+        is higher then.
+        """
+        if not self.peaks:
+            return
+        top = min(self.peaks, key=lambda p: p.value)
+        worth = [p for p in self.peaks if not p.converged or p.value <= top.value + hopeless(top.point.size)]
+        if top.converged or len(worth) == len(self.peaks) or any(p.converged for p in worth):
+            return
+        steps = np.concatenate([[-1.0], [1.0]]) * np.array(PROBES)[:, None]
+        around = top.point + (steps.reshape(-1, 1, 1) * np.diag(self.scale)).reshape(-1, top.point.size)
+        if np.max(self.functions.values(around)) <= RISE - top.value:
+            self.peaks = worth
 
     def loosened(self, points: np.ndarray) -> Callable[[float], Batch]:
         """The log posterior with a diffusion added, in units of what the equations say of it at points."""

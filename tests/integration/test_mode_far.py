@@ -54,3 +54,30 @@ def test_records_with_parameters_of_their_own_may_have_several_modes() -> None:
         warnings.simplefilter("ignore")  # the spread has no mode but zero
         mode = sid.find_mode(by_record(), prior_draws=200, starts=6, random_seed=0, progressbar=False)
     assert np.isfinite(mode.logp)
+
+
+@pytest.mark.slow
+def test_a_peak_with_an_edge_is_found_where_the_only_smooth_maximum_holds_nothing() -> None:
+    """Of a dead zone: a maximum a thousand nats below, of a spring that is hardly reached, was returned."""
+    t = np.arange(80) * 0.1
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * (pt.maximum(x.z - p.d, 0.0) - pt.maximum(-x.z - p.d, 0.0))),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("k", "d", "c"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    record = sid.TimeSeries(t, 3 * np.sin(2 * t) * np.minimum(1, t / 4), None, inputs="F", intersample="zoh")
+    truth = {"k": 20.0, "d": 0.3, "c": 0.5}
+    y = sid.simulate(system, record, truth, x0=0.0, substeps=32)["y"].to_numpy()
+    record = record.replace(y=y + 0.08 * np.random.default_rng(0).standard_normal(80))
+    with pm.Model():
+        k, c = pm.LogNormal("k", np.log(10.0), 1.5), pm.LogNormal("c", 0.0, 1.5)
+        params = {"k": k, "d": pm.Uniform("d", 0.0, 3.0), "c": c}
+        sid.ODEFilter("y", system, record, params, noise=0.08, x0=0.0, substeps=4)
+        with pytest.warns(UserWarning, match="stopped at a point that is no clear maximum"):
+            mode = sid.find_mode(random_seed=0)
+    assert not mode.converged
+    assert mode.logp > 80.0
+    for name, sd in {"k": 1.5, "d": 0.015, "c": 0.05}.items():
+        assert abs(mode.initvals[name] - truth[name]) < 4 * sd
