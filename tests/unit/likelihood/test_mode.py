@@ -152,14 +152,24 @@ def test_a_maximum_at_infinity_names_the_coordinate():
         assert not sid.find_mode(model, random_seed=1, progressbar=False).converged
 
 
-def test_a_higher_place_that_is_no_maximum_is_said():
+def beside_a_plateau(height: float) -> pm.Model:
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 3.0)
-        pm.Potential("two", pm.math.switch(x < -3, 50.0, -0.5 * (x - 2) ** 2))
+        pm.Potential("two", pm.math.switch(x < -3, height, -0.5 * (x - 2) ** 2))
         pm.Potential("cut", pm.math.switch(x < -5, -np.inf, 0.0))
+    return model
+
+
+def test_a_higher_place_that_is_no_maximum_is_said():
     with pytest.warns(UserWarning, match=r"saw a log posterior of .* above that of the mode"):
-        mode = sid.find_mode(model, random_seed=1, progressbar=False)
+        mode = sid.find_mode(beside_a_plateau(15.0), random_seed=1, progressbar=False)
     assert mode.converged and mode.point[0] == pytest.approx(2 / (1 + 1 / 9))
+
+
+def test_a_place_beside_which_a_maximum_holds_nothing_is_returned():
+    with pytest.warns(UserWarning, match=r"stopped at a point that is no clear maximum"):
+        mode = sid.find_mode(beside_a_plateau(50.0), random_seed=1, progressbar=False)
+    assert not mode.converged and -5 < mode.point[0] < -3
 
 
 def test_a_prior_that_cannot_be_drawn_from_leaves_one_start(caplog):
