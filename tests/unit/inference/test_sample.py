@@ -19,6 +19,7 @@ from scipy.stats import t as student_t
 import pm_sysid as sid
 from pm_sysid.inference import linearised
 from pm_sysid.inference import sample as module
+from pm_sysid.likelihood.mode import Mode
 from pm_sysid.posterior.initial_state_check import InitialStateCheck
 from pm_sysid.sampling.smc.across_modes import AcrossModes
 from pm_sysid.sampling.smc.around_mode import sample_around_mode
@@ -360,6 +361,38 @@ def test_nuts_begins_again_with_shorter_steps_where_some_transitions_diverged(mo
         count["first"] = first
         run._nuts()
         assert aims == [module.ACCEPTANCE]
+
+
+def of_density(log_density: Any) -> pm.Model:
+    with pm.Model() as model:
+        x = pm.Flat("x")
+        pm.Potential("density", log_density(x))
+        pm.Normal("y", 0.0, 1.0, observed=[0.0])
+    return model
+
+
+def place(model: pm.Model, x: float, variance: float, converged: bool = True) -> Mode:
+    logp = float(model.compile_logp()({"x": x}))
+    return Mode({"x": np.array(x)}, np.array([x]), np.array([[variance]]), logp, converged)
+
+
+@pytest.mark.parametrize(
+    ("log_density", "first", "second", "variance", "same"),
+    [
+        (lambda x: -0.5 * x**2, 2.0, 0.0, 1.0, True),
+        (lambda x: -0.5 * x**2, 6.0, 0.0, 1.0, False),  # far outside
+        (lambda x: -3.0 * pt.abs(x), 0.5, 0.0, 0.25, True),  # an edge
+        (lambda x: pt.logaddexp(-0.5 * x**2, 5.0 - 0.5e4 * (x - 1) ** 2), 0.0, 1.0, 1e-4, False),  # a needle
+        (lambda x: pt.logaddexp(-5.0 * (x - 1.2) ** 2, -5.0 * (x + 1.2) ** 2), -1.2, 1.2, 1.0, False),  # a valley
+    ],
+)  # fmt: skip
+def test_places_of_one_region_are_told_from_others(
+    log_density: Any, first: float, second: float, variance: float, same: bool
+) -> None:
+    model = of_density(log_density)
+    run = module._Run(model, 100, 100, 2, 1, 1, False)
+    assert run._one_region(place(model, first, variance), place(model, second, variance)) is same
+    assert not run._one_region(place(model, first, variance), place(model, second, variance, converged=False))
 
 
 def test_bad_arguments_are_refused() -> None:
