@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
-from pytensor.graph.basic import Variable
 
 from pm_sysid.arguments import count, flag, shown
 from pm_sysid.idata import group, holds, posterior_of
@@ -93,7 +92,7 @@ def _law(force: Callable[[np.ndarray, Any], Any], x: np.ndarray, p: SimpleNamesp
         if error.obj is not p:
             raise
         raise ValueError(f"force(x, p) reads p.{error.name}, but idata has {', '.join(vars(p))}.") from None
-    if isinstance(found, Variable):
+    if type(found).__module__.startswith("pytensor"):  # which plots need not import
         raise TypeError("force(x, p) returns a PyTensor expression; give one of NumPy functions, such as np.tanh.")
     return np.asarray(found, dtype=float)
 
