@@ -537,8 +537,8 @@ class Hunt:
         worth = [p for p in self.peaks if not p.converged or p.value <= top.value + hopeless(top.point.size)]
         if top.converged or len(worth) == len(self.peaks) or any(p.converged for p in worth):
             return
-        steps = np.concatenate([[-1.0], [1.0]]) * np.array(PROBES)[:, None]
-        around = top.point + (steps.reshape(-1, 1, 1) * np.diag(self.scale)).reshape(-1, top.point.size)
+        each = np.diag(self.scale)
+        around = top.point + np.concatenate([step * each for probe in PROBES for step in (-probe, probe)])
         if np.max(self.functions.values(around)) <= RISE - top.value:
             self.peaks = worth
 

@@ -103,13 +103,18 @@ def time_dimension(array: xr.DataArray, name: str) -> str:
 
 
 def same_times(first: ArrayLike, second: ArrayLike) -> bool:
-    """Whether two arrays of numbers are the same times, but for a thousandth of the shortest step and for rounding."""
+    """Whether two arrays of numbers are the same times, but for a thousandth of the shortest step and for rounding.
+
+    Rounding is that of the coarser of their types: files may hold times in single precision.
+    """
+    kinds = [np.asarray(times).dtype for times in (first, second)]
+    rounding = max(float(np.finfo(kind if kind.kind == "f" else float).eps) for kind in kinds)
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     if a.shape != b.shape:
         return False
     step = float(np.min(np.abs(np.diff(a)), initial=np.inf))
     most = 1e-3 * step if np.isfinite(step) else 0.0
-    return bool(np.all(np.abs(a - b) <= most + 8 * np.finfo(float).eps * np.abs(a)))
+    return bool(np.all(np.abs(a - b) <= most + 8 * rounding * np.abs(a)))
 
 
 def _rmse(y: FloatArray, yhat: FloatArray) -> FloatArray:

@@ -14,26 +14,19 @@ import pytest
 import pm_sysid as sid
 from pm_sysid.likelihood import coordinates, target
 from pm_sysid.likelihood.kept import kept
+from support import tiny
 
 T = np.arange(30) / 10
 
 
 def record(n: int = 30, seed: int = 0) -> sid.TimeSeries:
-    rng = np.random.default_rng(seed)
-    return sid.TimeSeries(T[:n], np.sin(T[:n]), rng.standard_normal(n))
+    return sid.TimeSeries(T[:n], None, np.random.default_rng(seed).standard_normal(n))
 
 
 def decay() -> pm.Model:
-    system = sid.System(
-        lambda t, x, u, p: u.F - p.k * x.z,
-        states=("z",),
-        inputs=("F",),
-        params=("k",),
-        observe=lambda t, x, dx, u, p: x.z,
-    )
+    """A model of its own for each test, which may change it."""
     with pm.Model() as model:
-        k = pm.LogNormal("k", 0.0, 0.5)
-        sid.ODEFilter("y", system, record(), {"k": k}, noise=1.0, substeps=2, x0=0.0)
+        sid.ODEFilter("y", tiny.DECAY, record(), {"rate": pm.LogNormal("k", 0.0, 0.5)}, noise=1.0, substeps=2, x0=1.0)
     return model
 
 

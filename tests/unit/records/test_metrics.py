@@ -84,6 +84,15 @@ def test_windows_that_are_shifted_by_a_part_of_a_step_are_refused(start, step, s
     assert rmse(measured, rounded) == 0
 
 
+def test_times_in_single_precision_are_those_of_the_record():
+    """As files may hold them."""
+    times = 1000.0 + 0.01 * np.arange(50)
+    measured = labelled(Y[:, 0], "time", time=times)
+    assert rmse(measured, labelled(Y[:, 0], "time", time=times.astype(np.float32))) == 0
+    with pytest.raises(ValueError, match="predicted must be at the times of measured"):
+        rmse(measured, labelled(Y[:, 0], "time", time=(times + 0.01).astype(np.float32)))
+
+
 def test_outputs_of_an_array_lie_along_the_dimension_of_their_name():
     """Also where another one, last and as long, would be taken for it."""
     predicted = np.stack([Y, Y + 1.0])  # as many draws as outputs
