@@ -7,6 +7,7 @@ until :meth:`Sequential.finished`. Random numbers come from the generator that i
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,7 @@ from pm_sysid.likelihood.prior_draws import Mass, draw_prior_and_mass
 from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
 from pm_sysid.sampling.smc.evidence import Estimate, bridge, importance, joined
 from pm_sysid.sampling.smc.missed_modes import MATTERS
-from pm_sysid.sampling.smc.moves import Moves, differences, differences_within, independent_chains, memory
+from pm_sysid.sampling.smc.moves import Moves, autocorrelation_time, differences, differences_within, independent_chains, memory
 from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
 from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds, moments
 from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, evenly, normalised, systematic
@@ -50,6 +51,8 @@ WALKS, FORGOTTEN = 6, 0.2
 #: Largest error of the log evidence that the last stage leaves as it is, rounds of proposals that may lower it, and how
 #: many draws there are for each particle then.
 GOOD_ERROR, ROUNDS, MANY = 0.2, 3, 4
+#: Draws that are worth one independent draw, at most, unless more of them cost more than so much of the run before.
+ALIKE, DEARER = 2.5, 0.5
 #: Particles of a stage that are remembered, most stages, and draws for each particle around what is remembered.
 REMEMBERED, STAGES, AROUND = 64, 40, 12
 #: Standard errors by which two estimates of the evidence may differ by chance.
@@ -369,7 +372,7 @@ class Sequential:
             by_region = np.argsort(proposal.nearest(before.particles.x), kind="stable")
             ancestors = by_region[systematic(weights[by_region], chains, rng)]
             state, estimate = self._independent(begun, strata, wider, ancestors, rng)
-            fits = estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
+            fits = self._fits(estimate)
             if fits and state.accept_rate >= self.moves.min_acceptance:
                 break
         else:
@@ -458,20 +461,29 @@ class Sequential:
     def _independent(
         self, state: SequentialState, strata: Strata, proposal: Mixture, ancestors: np.ndarray, rng: np.random.Generator
     ) -> tuple[SequentialState, Estimate]:
-        """Independent Metropolis-Hastings chains; all proposals are evaluated in one batch."""
-        M, steps, count = len(ancestors), self.moves.chain_length, self.draws
-        moved = steps - 1 if self.moves.waste_free else steps
-        state, drawn = self._evaluate(state, proposal.draw(M * max(moved, 1), rng))
-        everything = state.particles.join(drawn)
-        ratio = self._log_ratio(state, everything, proposal)
-        N = len(state.particles.x)
-        chains = independent_chains(ancestors, ratio + strata.log_tilt(everything.x), N, rng)
+        """Independent Metropolis-Hastings chains; all proposals are evaluated in one batch.
+
+        Every state of a waste-free chain is kept. Those of the last stage are the draws: where neighbours are too much alike,
+        chains go on, and every second or third state is kept.
+        """
+        M, count, N, spent = len(ancestors), self.draws, len(state.particles.x), state.evaluations
+        moved = max(self.moves.chain_length - self.moves.waste_free, 1)
+        everything, every, more = state.particles, 0, 1
+        while more:
+            every += more
+            state, drawn = self._evaluate(state, proposal.draw(more * moved * M, rng))
+            everything = everything.join(drawn)
+            ratio = self._log_ratio(state, everything, proposal)
+            chains = independent_chains(ancestors, ratio + strata.log_tilt(everything.x), N, rng)
+            estimate = importance(ratio[N:])
+            useful = self.finished(state) and chains.acceptance >= self.moves.min_acceptance and self._fits(estimate)
+            x = everything.x[chains.source].reshape(-1, M, self.target.size)
+            more = self._longer(x, every, spent / (count * max(state.n, 1))) if self.moves.waste_free and useful else 0
         # Chain by chain, in a random order of the chains: neighbours are what depends on each other.
         order = rng.permutation(M)
-        rows = chains.source.reshape(-1, M)[:, order] if self.moves.waste_free else chains.source[-M:][order][None]
+        rows = chains.source.reshape(-1, M)[::every, order] if self.moves.waste_free else chains.source[-M:][order][None]
         kept = rows.T.ravel()[:count]
         chain = np.repeat(order, len(rows))[:count]
-        estimate = importance(ratio[N:])
         state = state._replace(
             particles=everything.take(kept),
             chain=chain,
@@ -484,6 +496,19 @@ class Sequential:
             memory=0.0,
         )
         return state, estimate
+
+    def _fits(self, estimate: Estimate) -> bool:
+        """Whether weights of independent proposals are as even as proposals that fit a posterior have them."""
+        return estimate.believable and estimate.efficiency >= GOOD_SHARE * attainable(self.target.size, self.moves.freedom)
+
+    @staticmethod
+    def _longer(x: np.ndarray, every: int, cost: float) -> int:
+        """By how many of their first lengths chains (step, chain, d), of which every so many steps are kept, should go on.
+
+        ``cost`` is that of the run so far, in as many particles by the whole record.
+        """
+        wanted = math.ceil(every * (autocorrelation_time(x[::every]) - 1) / (ALIKE - 1))
+        return max(min(wanted, 1 + int(DEARER * cost)) - every, 0)
 
     def _walk(
         self, state: SequentialState, before: SequentialState, strata: Strata, index: np.ndarray, rng: np.random.Generator

@@ -26,7 +26,8 @@ class Moves:
         ``"waste-free"`` (Dau and Chopin 2022): few particles are resampled, and every state of their Markov chains is
         kept. ``"plain"``: all are resampled, moved ``steps`` times, and the last states are kept.
     steps : int, optional
-        Length of the Markov chains. Default: 20 for waste-free moves, 3 for plain ones.
+        Length of the Markov chains. Default: 20 for waste-free moves, 3 for plain ones. Waste-free chains of the last stage,
+        whose states are the draws, take two or more steps for each state where few proposals are accepted.
     freedom : float, default 3
         Degrees of freedom of the independent proposals, mixtures of multivariate t distributions that are fitted to the
         particles. With ``inf`` they are Gaussian, as in the paper of :class:`IBIS`; a Gaussian proposal can collapse on
@@ -123,6 +124,20 @@ def independent_chains(ancestors: np.ndarray, log_ratio: np.ndarray, count: int,
         accepted += int(better.sum())
         rows.append(state)
     return Chains(np.concatenate(rows), accepted / max(steps * M, 1))
+
+
+def autocorrelation_time(x: np.ndarray) -> float:
+    """How many states of Markov chains (step, chain, d) are worth one independent draw, of the coordinate that moves least.
+
+    By how much more the chains' means differ than those of as many independent draws would.
+    """
+    steps, chains, _ = x.shape
+    if chains < 2:
+        return 1.0
+    spread = x.reshape(steps * chains, -1).var(axis=0)
+    between = steps * x.mean(axis=0).var(axis=0, ddof=1)
+    with np.errstate(invalid="ignore"):
+        return float(np.max(between / np.where(spread > 0, spread, np.inf), initial=1.0))
 
 
 def differences(reference: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,12 +1,15 @@
-"""One stage of a sequential run: which proposals are taken for its moves."""
+"""One stage of a sequential run: which proposals are taken for its moves, and how long its chains are."""
 
 from __future__ import annotations
 
 import numpy as np
 import pymc as pm
+import pytest
 
 import pm_sysid as sid
+from pm_sysid.sampling.smc import algorithm
 from pm_sysid.sampling.smc.algorithm import Sequential
+from pm_sysid.sampling.smc.moves import autocorrelation_time
 from pm_sysid.sampling.smc.particle_state import SequentialState, Start
 from pm_sysid.sampling.smc.proposals import Mixture
 
@@ -45,3 +48,38 @@ def test_a_stage_whose_few_components_leave_out_particles_takes_more() -> None:
     moved = sequential.move(state, rng)
     assert moved.components >= 2
     assert 0.005 < np.mean(moved.particles.x > 7.5) < 0.05
+
+
+def curved() -> Sequential:
+    """A sum of exponentials is measured: proposals fit, and about half of them are accepted."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.0, 2.0, shape=3)
+        pm.Normal("y", pm.math.exp(a[0]) + pm.math.exp(a[1]) * a[2] ** 2, 0.5, observed=[1.0, 2.0, 1.5, 1.0])
+    return Sequential(sid.Target(model), 1000)
+
+
+def test_the_last_chains_go_on_until_their_states_are_worth_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    sequential, (times, errors, costs) = curved(), tuple(dict[float, float]() for _ in range(3))
+    for dearer in (0.0, algorithm.DEARER):
+        monkeypatch.setattr(algorithm, "DEARER", dearer)
+        rng = np.random.default_rng(1)
+        state = sequential.init(sequential.draw_prior(rng))
+        while not sequential.finished(state):
+            state = sequential.step(state, rng)
+        assert not state.walks and len(state.particles.x) == 1000
+        chains = sequential.chains(state)
+        assert chains.shape == (50, 20, 3)
+        times[dearer] = autocorrelation_time(chains.swapaxes(0, 1))
+        errors[dearer], costs[dearer] = state.variance, state.evaluations
+    assert times[0.0] > 3.0 and times[algorithm.DEARER] < 1.1 * algorithm.ALIKE
+    assert errors[algorithm.DEARER] < errors[0.0]  # more proposals tell the evidence better
+    assert costs[algorithm.DEARER] < (1 + algorithm.DEARER) * costs[0.0]
+
+
+def test_chains_that_mix_are_no_longer_and_none_is_dearer_than_half_of_the_run() -> None:
+    rng = np.random.default_rng(1)
+    mixed = rng.standard_normal((20, 50, 2))
+    assert Sequential._longer(mixed, 1, 100.0) == 0
+    stuck = np.broadcast_to(rng.standard_normal((50, 2)), (20, 50, 2))
+    assert Sequential._longer(stuck, 1, 8.0) == 4 and Sequential._longer(stuck, 1, 1.0) == 0
+    assert Sequential._longer(stuck, 1, 1e6) == 12  # (20 - 1) / 1.5 lengths in all

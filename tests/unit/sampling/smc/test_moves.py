@@ -1,4 +1,4 @@
-"""Steps along differences of particles, and that independent moves keep the shares of small modes."""
+"""Steps along differences, states of chains that are alike, and that independent moves keep the shares of small modes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pm_sysid.sampling.smc.evidence import importance
-from pm_sysid.sampling.smc.moves import differences, differences_within
+from pm_sysid.sampling.smc.moves import autocorrelation_time, differences, differences_within
 from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds
 
 
@@ -72,3 +72,21 @@ def test_a_t_distribution_attains_a_known_share() -> None:
     x = t.draw(100_000, rng)
     found = importance(stats.multivariate_normal(np.zeros(5)).logpdf(x) - t.logpdf(x))
     assert attainable(5, 3.0) == pytest.approx(found.efficiency, rel=0.01) and attainable(5, np.inf) == 1.0
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
+def test_autocorrelation_time_of_autoregressive_chains(correlation: float) -> None:
+    rng = np.random.default_rng(1)
+    x = np.empty((200, 2000, 2))
+    x[0] = rng.standard_normal(x.shape[1:])
+    for k in range(1, 200):
+        x[k] = correlation * x[k - 1] + np.sqrt(1 - correlation**2) * rng.standard_normal(x.shape[1:])
+    x[..., 1] = 3.0  # a coordinate that does not move at all tells nothing
+    assert autocorrelation_time(x) == pytest.approx((1 + correlation) / (1 - correlation), rel=0.1)
+
+
+def test_autocorrelation_time_of_chains_that_stand_still_and_of_one_chain() -> None:
+    rng = np.random.default_rng(1)
+    still = np.broadcast_to(rng.standard_normal((50, 1)), (20, 50, 1))
+    assert autocorrelation_time(still) == pytest.approx(20, rel=0.05)
+    assert autocorrelation_time(rng.standard_normal((20, 1, 1))) == 1.0
