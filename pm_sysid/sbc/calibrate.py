@@ -18,7 +18,7 @@ from pm_sysid.progress import progress_bar
 from pm_sysid.sbc.fitters import Drawn, Refit, refit_of
 from pm_sysid.sbc.ranks import Quantities, ranks
 from pm_sysid.sbc.replicated_data import Data, Generator, ImpossibleRecord, Replicate, Replicates
-from pm_sysid.sbc.store import Row, Store
+from pm_sysid.sbc.store import LINES, Row, Store, code_of, numbers_of
 
 _log = logging.getLogger("pm_sysid")
 
@@ -76,7 +76,8 @@ def calibrate(
         One seed gives one result. Fit ``i`` depends on it and on ``i`` alone.
     folder : path, optional
         Where finished fits are kept. Called again with the same folder, seed and model, only the missing ones are done, so
-        that an interrupted calibration goes on, and a larger ``n`` adds to it.
+        that an interrupted calibration goes on, and a larger ``n`` adds to it. The fits of another model, of other records or
+        by other lines of a fit function are refused; what a fit function calls or closes over is not looked at.
     progressbar : bool, default True
         Show how many fits are done; nothing is left of the line.
     **settings
@@ -143,7 +144,13 @@ def calibrate(
     quantities = Quantities(model, var_names)
     refit = refit_of(fit, model, settings)
     name = fit if isinstance(fit, str) else getattr(fit, "__name__", "function")
-    identity = {"fit": name, "settings": repr(sorted(settings.items())), "ranked": ranked, "parameters": quantities.labels}
+    identity = {
+        "fit": name,
+        LINES: code_of(fit),
+        "settings": repr(sorted(settings.items())),
+        "ranked": ranked,
+        "parameters": quantities.labels,
+    }
     with nullcontext() if store is None else store.locked():
         if store is not None:
             store.open({"random_seed": seed, **identity})
@@ -173,7 +180,8 @@ def _rows(
         for i in range(n):
             row = store.load(i) if store is not None else None
             if i == 0 and row is not None and store is not None:
-                store.check(row, lambda: _truth(replicates(_seeds(seed, 0).spawn(3)[0]), data, quantities))
+                truth = _truth(replicates(_seeds(seed, 0).spawn(3)[0]), data, quantities)
+                store.check(row, truth, numbers_of(data.current()))
             if row is None:
                 row = _row(_seeds(seed, i), replicates, data, quantities, refit, ranked)
                 if store is not None:
@@ -199,6 +207,7 @@ def _row(
     except ImpossibleRecord as error:
         return Row(table, 0, 0.0, {}, str(error))
     table[0] = _truth(replicate, data, quantities)
+    record = numbers_of(data.current())
     begin = time.perf_counter()
     try:
         drawn = refit(np.random.default_rng(second))
@@ -213,7 +222,7 @@ def _row(
     if not np.all(np.ptp(values, axis=(0, 1)) > 0):
         return Row(table, 0, seconds, drawn.statistics, "draws do not vary")
     table[1:], count = ranks(table[0], flat, ranked, np.random.default_rng(third))
-    return Row(table, count, seconds, drawn.statistics, "")
+    return Row(table, count, seconds, drawn.statistics, "", record)
 
 
 def _seeds(seed: int, i: int) -> np.random.SeedSequence:

@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pm_sysid.storage import check_identity, locked, read, read_settings, write, write_settings
 
+#: What tells one fit function from another of the same name.
+LINES = "lines of fit"
+
 
 class Row(NamedTuple):
-    """One fit: numbers by parameter (columns, parameters), draws ranked, seconds, statistics, and what it failed of."""
+    """One fit: numbers by parameter (columns, parameters), draws ranked, seconds, statistics, and what it failed of.
+
+    ``record`` are numbers that tell its data from others.
+    """
 
     table: np.ndarray
     ranked: int
     seconds: float
     statistics: Mapping[str, float]
     message: str
+    record: Sequence[float] = ()
+
+
+def numbers_of(data: Mapping[str, Any]) -> list[float]:
+    """Of each array of data how many values are missing, and two sums of the others with weights drawn at random."""
+    found = list[float]()
+    for name in sorted(data):
+        values = np.ravel(np.asarray(data[name], dtype=float))
+        missing = np.isnan(values)
+        weights = np.random.default_rng(0).uniform(0.5, 1.5, (2, len(values)))
+        found += [float(missing.sum()), *(weights @ np.where(missing, 0.0, np.abs(values)))]
+        found.append(float(weights[0] @ np.where(missing, 0.0, values)))
+    return found
+
+
+def code_of(fit: Any) -> str:
+    """Digest of what the lines of a function do; empty for what has none, such as a fit by name."""
+    code = getattr(fit, "__code__", None)
+    return "" if code is None else hashlib.sha256(repr(_parts(code)).encode()).hexdigest()[:16]
+
+
+def _parts(code: CodeType) -> tuple[Any, ...]:
+    constants = tuple(_parts(c) if isinstance(c, CodeType) else _text(c) for c in code.co_consts)
+    return code.co_code, code.co_names, code.co_varnames, constants
+
+
+def _text(constant: Any) -> str:
+    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
 class Store:
@@ -41,16 +77,20 @@ class Store:
     def open(self, identity: dict[str, Any]) -> None:
         """Write the settings to a new folder, or check that the folder is of this calibration."""
         if known := self.known:
+            known = {LINES: identity.get(LINES), **known}  # which folders of earlier versions do not have
             check_identity(known, identity, f"{str(self.folder)!r} holds another calibration", "give a new folder")
         else:
             write_settings(self.file, identity)
 
-    def check(self, row: Row, again: Callable[[], np.ndarray]) -> None:
-        """Refuse fits of another model: its parameters and records would be others with the same seed."""
-        if row.ranked and not np.allclose(row.table[0], again(), rtol=1e-6, atol=0, equal_nan=True):
+    def check(self, row: Row, truth: np.ndarray, record: Sequence[float]) -> None:
+        """Refuse fits of another model: true quantities or record of its first fit are others with the same seed."""
+        same = [np.allclose(row.table[0], truth, rtol=1e-6, atol=0, equal_nan=True)]
+        if row.record:  # which fits of earlier versions do not have
+            same.append(len(row.record) == len(record) and np.allclose(row.record, record, rtol=1e-6, atol=0))
+        if row.ranked and not all(same):
             raise ValueError(
-                f"{str(self.folder)!r} holds the fits of another model or of other records: the first true values differ; "
-                "give a new folder."
+                f"{str(self.folder)!r} holds the fits of another model or of other records: the first true values or the first "
+                "record differ; give a new folder."
             )
 
     def load(self, i: int) -> Row | None:

@@ -90,6 +90,33 @@ def test_a_checkpoint_is_only_for_its_own_run(tmp_path: Path) -> None:
         sid.sample_abc_ns(models(), 50, checkpoint=tmp_path, **OPTIONS)
 
 
+def lagging(coefficient: float = 1.0, upper: float = 3.0, start: float = 0.0, truth: float = 1.0, steps: int = 4) -> pm.Model:
+    lag = sid.System(
+        lambda t, x, u, p: -p.a * x.z + coefficient * u.F,
+        states=("z",),
+        inputs=("F",),
+        params=("a",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    t = np.arange(30) * 0.1
+    record = sid.TimeSeries(t, {"F": np.sin(1.3 * t)}, intersample="foh")
+    record = record.replace(y=sid.simulate(lag, record, {"a": truth}, x0=0.0)["y"].values / coefficient)
+    with pm.Model() as model:
+        sid.ODESimulator("y", lag, record, {"a": pm.Uniform("a", 0.1, upper)}, x0=start, substeps=steps)
+    return model
+
+
+def test_a_checkpoint_of_another_model_prior_or_record_is_refused(tmp_path: Path) -> None:
+    file, options = tmp_path / "run.nc", OPTIONS | {"execution": sid.Execution(max_simulations=300)}
+    first = sid.sample_abc_ns({"lag": lagging()}, 50, checkpoint=file, **options)
+    same(sid.sample_abc_ns({"lag": lagging()}, 50, checkpoint=file, **options), first)
+    for other in ({"coefficient": 1.01}, {"start": 0.1}, {"truth": 1.02}, {"steps": 1}):
+        with pytest.raises(ValueError, match="the distances are not what they were; give the same models"):
+            sid.sample_abc_ns({"lag": lagging(**other)}, 50, checkpoint=file, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the parameters are not what they were"):
+        sid.sample_abc_ns({"lag": lagging(upper=3.5)}, 50, checkpoint=file, **options)
+
+
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, reference: xr.DataTree, monkeypatch: pytest.MonkeyPatch) -> None:
     file, replace, written = tmp_path / "run.nc", os.replace, 0
 

@@ -122,6 +122,33 @@ def test_a_folder_of_another_calibration_is_refused(tmp_path: Path) -> None:
         sid.calibrate(wider, 2, fit=exact, folder=tmp_path, **QUIET)
 
 
+def test_a_folder_of_another_equation_or_fit_function_is_refused(tmp_path: Path) -> None:
+    """The log-likelihood of the truth is the same for any equation, as the noise is."""
+
+    def measured(gain: float) -> pm.Model:
+        with pm.Model() as model:
+            pm.Normal("y", gain * pm.Normal("mu"), 1.0, observed=pm.Data("y_data", np.zeros(6)))
+        return model
+
+    sid.calibrate(lambda: measured(1.0), 2, fit=exact, folder=tmp_path / "equation", **QUIET)
+    sid.calibrate(lambda: measured(1.0), 2, fit=exact, folder=tmp_path / "equation", **QUIET)
+    with pytest.raises(ValueError, match="first record differ"):
+        sid.calibrate(lambda: measured(0.01), 2, fit=exact, folder=tmp_path / "equation", **QUIET)
+
+    def one(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:
+        return exact(model, rng)
+
+    before = one
+
+    def one(model: pm.Model, rng: np.random.Generator) -> xr.Dataset:  # type: ignore[no-redef]
+        return 2.0 * exact(model, rng)
+
+    sid.calibrate(normal, 2, fit=before, folder=tmp_path / "fit", **QUIET)
+    sid.calibrate(normal, 2, fit=before, folder=tmp_path / "fit", **QUIET)
+    with pytest.raises(ValueError, match="lines of fit was"):
+        sid.calibrate(normal, 2, fit=one, folder=tmp_path / "fit", **QUIET)
+
+
 def test_failures_are_recorded_and_nothing_is_dropped(tmp_path: Path) -> None:
     calls = []
 

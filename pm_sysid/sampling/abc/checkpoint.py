@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +27,10 @@ class RunState(NamedTuple):
 class ABCCheckpoint:
     """The file of a run, and the settings that the run which wrote it must have had."""
 
-    def __init__(self, path: str | os.PathLike[str], identity: dict[str, Any]) -> None:
-        self.path, self.identity = place(path, "checkpoint"), plain(identity)
+    def __init__(
+        self, path: str | os.PathLike[str], identity: dict[str, Any], tested: Mapping[str, Sequence[float]] | None = None
+    ) -> None:
+        self.path, self.identity, self.tested = place(path, "checkpoint"), plain(identity), plain(dict(tested or {}))
         if self.path.is_dir():
             raise ValueError(f"checkpoint is the folder {self.path}; give a file, such as {self.path / 'run.nc'}.")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +52,7 @@ class ABCCheckpoint:
                         arrays |= _arrays(part, f"{kind}_{r}_{k}")
         rest = {
             "abc_ns": self.identity,
+            "tested": self.tested,
             "seed": state.seed,
             "thresholds": [p.threshold for p in state.populations],
             "tried": [tried for tried, _ in state.mixture],
@@ -72,6 +75,13 @@ class ABCCheckpoint:
             ) from error
         remedy = "give the same models and settings, or a new file"
         check_identity(known, self.identity, f"the checkpoint in {str(self.path)!r} is of another run", remedy)
+        before = rest.get("tested", {})  # which files of earlier versions do not have
+        for name in self.tested:
+            if name in before and not np.allclose(before[name], self.tested[name], rtol=1e-6, atol=0.0, equal_nan=True):
+                raise ValueError(
+                    f"the checkpoint in {str(self.path)!r} is of other models, priors or records: at points drawn for a test "
+                    f"the {name} are not what they were; {remedy}."
+                )
         populations = []
         for i, threshold in enumerate(rest["thresholds"]):
             populations.append(Population(**{name: arrays[f"{name}_{i}"] for name in COLUMNS}, threshold=threshold))
