@@ -240,10 +240,14 @@ def _check_row(path: PathLike, number: int, row: list[str], header: list[str], d
 def _numbers(
     path: PathLike, name: str, cells: list[str], start: int, decimal: str, tokens: frozenset[str], unit_lines: int
 ) -> FloatArray:
+    # A mark is a number in most files, such as -9999, and may be written as -9999.0 in the next.
+    marks = [_number(token, decimal) for token in tokens if _is_number(token, decimal)]
     try:
-        return np.array([_number(cell, decimal) for cell in cells])
+        values = np.array([_number(cell, decimal) for cell in cells])
     except ValueError:  # one by one, to tell what is missing from what is wrong
         values = np.empty(len(cells))
+    else:
+        return np.where(np.isin(values, marks), np.nan, values)
     for i, cell in enumerate(map(str.strip, cells)):
         try:
             values[i] = np.nan if cell.lower() in tokens else _number(cell, decimal)
@@ -253,7 +257,7 @@ def _numbers(
                 f"line {start + i} of {path} has {cell!r} in column {name!r}, which is no number; "
                 f"{_remedy(name, cell, decimal, unit_line)}"
             ) from None
-    return values
+    return np.where(np.isin(values, marks), np.nan, values)
 
 
 def _remedy(name: str, cell: str, decimal: str, unit_lines: int | None) -> str:
@@ -446,14 +450,14 @@ def record_arguments(
 
 
 def _check_seconds(time: str, unit: str) -> None:
-    """Refuse times in another unit, which the file gives with the column or its name ends in (``t_ms``)."""
+    """Refuse times in another unit, which the file gives with the column or its name ends in (``t_ms``, ``t / ms``)."""
     if seconds := SECONDS.get(unit):
         raise ValueError(
             f"the times in the column {time!r} are in {unit}, and times of a record are in seconds; "
             f"pass scale={{{time!r}: {seconds:g}}}"
         )
-    _, _, ending = time.rpartition("_")
-    if not unit and ending != time and (seconds := SECONDS.get(ending)):
+    *before, ending = re.split(r"[_/\s]+", time.strip())
+    if not unit and before and (seconds := SECONDS.get(ending)):
         raise ValueError(
             f"the name of the column {time!r} ends in {ending}, and times of a record are in seconds; pass scale={{{time!r}: "
             f"{seconds:g}}}, or scale={{{time!r}: 1.0}} if they are"

@@ -177,8 +177,8 @@ class Readers:
             Column of the times, by default the index: seconds, or dates or time differences, which become
             seconds from the first one.
         **options
-            ``intersample`` and ``units`` (by default what `to_dataframe` left in ``df.attrs``, or ``"bl"`` and none),
-            ``periodic``.
+            ``intersample``, ``units`` and ``periodic``; by default what `to_dataframe` left in ``df.attrs`` (``periodic`` for
+            as many samples only), or ``"bl"``, none and False.
 
         Raises
         ------
@@ -261,5 +261,6 @@ class Readers:
             name: getattr(table[name], "attrs", {}).get("units", "") for name in chosen if name in table
         }
         units = {name: known[name] for name in chosen if isinstance(known.get(name), str)}
-        options = {"intersample": table.attrs.get("intersample", "bl"), "units": units, **options}
+        periodic = bool(table.attrs.get("periodic") == len(t))
+        options = {"intersample": table.attrs.get("intersample", "bl"), "units": units, "periodic": periodic, **options}
         return cls(t, pick(inputs, "inputs"), pick(outputs, "outputs"), inputs=inputs, outputs=outputs, **options)

@@ -286,8 +286,8 @@ class TimeSeries(Readers):
     def replace(self, **changes: Any) -> TimeSeries:
         """Copy the record with other ``t, u, y, intersample, inputs, outputs, periodic`` or ``units``.
 
-        Channel names stay as long as an array of the same number of channels is replaced by another, and so do their
-        units, whatever their new names are.
+        Channel names stay as long as an array of the same number of channels is replaced by another. Units stay with their
+        names; a channel with a new name has the unit of the one whose place it takes.
 
         Raises
         ------
@@ -310,7 +310,8 @@ class TimeSeries(Readers):
         if "units" not in changes and self.units:
             kept: dict[str, str] = {}
             for old, new in ((self.inputs, result.inputs), (self.outputs, result.outputs)):
-                pairs = zip(old, new, strict=True) if len(old) == len(new) else ((n, n) for n in new if n in old)
+                renamed = zip(old, new, strict=True) if len(old) == len(new) else ()
+                pairs = [*((n, n) for n in new if n in old), *((a, b) for a, b in renamed if a not in new and b not in old)]
                 kept |= {b: self.units[a] for a, b in pairs if a in self.units}
             vars(result)["units"] = checked_units(kept, kept)
         return result
@@ -334,7 +335,7 @@ class TimeSeries(Readers):
     def to_dataframe(self) -> pd.DataFrame:
         """Make a table with the times in seconds as index ``time`` and one column per channel."""
         frame = pandas_module().DataFrame(self._columns(), index=pandas_module().Index(self.t, name="time"))
-        frame.attrs.update(intersample=self.intersample, units=dict(self.units))
+        frame.attrs.update(intersample=self.intersample, units=dict(self.units), **self._period())
         return frame
 
     def to_xarray(self) -> xr.Dataset:
@@ -344,7 +345,11 @@ class TimeSeries(Readers):
         attrs = {name: {"units": unit} for name, unit in self.units.items()}
         variables = {name: ("time", values, attrs.get(name, {})) for name, values in self._columns().items()}
         times = {"time": ("time", self.t, {"units": "s"})}
-        return xr.Dataset(variables, coords=times, attrs={"intersample": self.intersample})
+        return xr.Dataset(variables, coords=times, attrs={"intersample": self.intersample, **self._period()})
+
+    def _period(self) -> dict[str, int]:
+        """Samples of a period: a table that holds a part of them is not periodic."""
+        return {"periodic": len(self)} if self.periodic else {}
 
     def _columns(self) -> dict[str, FloatArray]:
         values = np.hstack([self.input_matrix, self.output_matrix]).T

@@ -28,7 +28,7 @@ class ABCCheckpoint:
     """The file of a run, and the settings that the run which wrote it must have had."""
 
     def __init__(
-        self, path: str | os.PathLike[str], identity: dict[str, Any], tested: Mapping[str, Sequence[float]] | None = None
+        self, path: str | os.PathLike[str], identity: dict[str, Any], tested: Mapping[str, np.ndarray] | None = None
     ) -> None:
         self.path, self.identity, self.tested = place(path, "checkpoint"), plain(identity), plain(dict(tested or {}))
         if self.path.is_dir():

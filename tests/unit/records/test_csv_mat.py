@@ -77,6 +77,23 @@ def test_no_header_missing_marks_trailing_delimiters_and_a_byte_order_mark(file:
     assert record.fs == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("cells", [("1.5", "-9999"), ("1.5", "-9999.0"), ("", "-9999"), ("", "-9.999e3")])
+def test_a_number_that_marks_what_is_missing_does_so_in_any_column(file: Path, cells: tuple[str, str]) -> None:
+    file.write_text("t,F,z\n0,1,2\n" + "".join(f"{k + 1},1,{cell}\n" for k, cell in enumerate(cells)))
+    record = TimeSeries.from_csv(file, inputs="F", outputs="z", time="t", format=TextFormat(missing=["-9999"]))
+    assert_array_equal(record.y, [2.0, 1.5 if cells[0] else np.nan, np.nan])
+    file.write_text("t,F,z\n0,1,2\n1,1,-9999\n")
+    assert TimeSeries.from_csv(file, inputs="F", outputs="z", time="t").y[1] == -9999.0  # unless nobody says so
+
+
+@pytest.mark.parametrize("time", ["t / ms", "t/ms", "time ms"])
+def test_a_unit_behind_the_name_of_the_time_is_seen(file: Path, time: str) -> None:
+    file.write_text(f"{time},F,z\n0,1,2\n10,1,2\n")
+    with pytest.raises(ValueError, match=r"ends in ms, .* pass scale="):
+        TimeSeries.from_csv(file, inputs="F", outputs="z", time=time)
+    assert TimeSeries.from_csv(file, inputs="F", outputs="z", time=time, scale={time: 1e-3}).fs == pytest.approx(100.0)
+
+
 def test_columns_that_are_not_wanted_may_hold_text(file: Path) -> None:
     record = read(file, "t,F,z,comment\n0,1,2,start\n1,2,3,stop here\n", outputs="z")
     assert_array_equal(record.y, [2.0, 3.0])

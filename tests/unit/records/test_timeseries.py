@@ -422,6 +422,17 @@ def test_tables_round_trip(intersample):
     assert one.u.shape == (64, 1) and one.y is None and one.periodic
 
 
+def test_tables_of_a_whole_period_are_periodic_and_parts_of_it_are_not():
+    pytest.importorskip("pandas")
+    r = record(inputs="F", outputs="z", periodic=True)
+    df, ds = r.to_dataframe(), r.to_xarray()
+    same(TimeSeries.from_dataframe(df, inputs="F", outputs="z"), r)
+    same(TimeSeries.from_xarray(ds, inputs="F", outputs="z"), r)
+    assert not TimeSeries.from_dataframe(df[:40], inputs="F", outputs="z").periodic
+    assert not TimeSeries.from_xarray(ds.isel(time=slice(40)), inputs="F", outputs="z").periodic
+    assert not TimeSeries.from_dataframe(df, inputs="F", outputs="z", periodic=False).periodic
+
+
 def test_no_channels_round_trip():
     pytest.importorskip("pandas")
     r = TimeSeries(T)

@@ -36,6 +36,16 @@ def test_units_stay_with_their_channels() -> None:
         one.units["F"] = "kN"  # type: ignore[index]
 
 
+def test_units_stay_with_their_names() -> None:
+    t = np.arange(5.0)
+    one = sid.TimeSeries(t, {"F": t, "d": t}, units={"F": "N", "d": "m"})
+    assert dict(one.replace(u={"d": t, "F": t}).units) == {"F": "N", "d": "m"}
+    assert dict(one.replace(u={"d": t, "G": t}).units) == {"d": "m"}  # G takes no place of F, whose place d has
+    assert dict(one.replace(u={"G": t, "d": t}).units) == {"G": "N", "d": "m"}
+    two = sid.TimeSeries(t, None, {"z": t, "v": t}, units={"z": "mm", "v": "m/s"})
+    assert dict(two.replace(y={"v": t, "z": t}).units) == {"z": "mm", "v": "m/s"}
+
+
 def test_tables_carry_units() -> None:
     one = record()
     frame = sid.TimeSeries.from_dataframe(one.to_dataframe(), inputs="F", outputs="z")
