@@ -34,6 +34,8 @@ from pm_sysid.steps.integrate import method_inputs, run_batch, run_recurrence
 
 #: Samples that a start is read off where inputs or parameters are processes, and paths that say what these do to them.
 FIRST_DRIVEN, PATHS = 100, 200
+#: Paths for each measurement: the inverse of a covariance from few paths is too large, and what follows from it too certain.
+PATHS_FOR_EACH = 20
 #: Measurements of which a covariance is set up, at most.
 MOST = 1500
 #: Records of the fit that say where states usually are, at most, and paths of processes for each.
@@ -266,15 +268,16 @@ def _driven_errors(
 ) -> Errors:
     """Errors of runs without the processes: what paths drawn from their prior do to the first samples is one of them."""
     first = record[:FIRST_DRIVEN]
-    rows = sets[np.linspace(0, len(sets) - 1, PATHS).round().astype(int)]
+    paths = max(PATHS, PATHS_FOR_EACH * len(first) * len(system.outputs))
+    rows = sets[np.linspace(0, len(sets) - 1, paths).round().astype(int)]
     substeps = steps.substeps if isinstance(steps.substeps, int) else 1
-    middle = np.tile(sets.mean(axis=0), (PATHS, 1))
+    middle = np.tile(sets.mean(axis=0), (paths, 1))
     n_base = len(system.base.params)
     middle[:, n_base:] = rows[:, n_base:]  # entries of the processes are those of the draws
-    runs = driven_runs(system, first, middle, np.tile(start, (PATHS, 1)), substeps, np.random.default_rng(0)).values
-    flat = runs[..., : len(system.outputs)].reshape(PATHS, -1)
+    runs = driven_runs(system, first, middle, np.tile(start, (paths, 1)), substeps, np.random.default_rng(0)).values
+    flat = runs[..., : len(system.outputs)].reshape(paths, -1)
     finite = np.isfinite(flat).all(axis=1)
-    if finite.sum() < PATHS // 2:
+    if finite.sum() < paths // 2:
         return errors
     size = flat.shape[1]
     known = 0.0 if errors.covariance is None else errors.covariance[:size, :size]
@@ -478,7 +481,7 @@ class Source:
     def errors(self, places: np.ndarray, seen: TimeSeries, record: int | None = None) -> Errors:
         """Errors of the measurements of a record by the posterior means, as far as the posterior has them.
 
-        Those of heavy tails count with their standard deviation, and correlated ones as if they were not.
+        Those of heavy tails count with their standard deviation.
         """
         form, n_y = self.view.problem.form, len(self.system.outputs)
         if seen.output_matrix.shape[1] != n_y or not self.knows([self.view.unknowns.noise]):
@@ -492,11 +495,16 @@ class Source:
                 nu = max(float(rows[:, rest].mean()), FEWEST_DEGREES)
                 deviations[j] *= np.sqrt(nu / (nu - 2))
             rest += sensor.n_entries
-        covariance = None
+        covariance, t = None, seen.t[: min(FIRST, max(MOST // n_y, 1))]
         if any(one.role == "noise" for one in self.system.latents):
             own = theta if theta.ndim == 2 else theta[:, int(record or 0)]
-            t = seen.t[: min(FIRST, max(MOST // n_y, 1))]
             covariance = coloured_covariance(self.system, t, own.mean(axis=0))
+        if form.sensors.correlated:
+            beside = np.zeros((n_y, n_y))
+            beside[np.tril_indices(n_y)] = rows[:, rest:].mean(axis=0)
+            beside = np.tril(beside, -1)
+            joint = np.kron(np.eye(len(t)), beside + beside.T)  # the variances are those of the deviations
+            covariance = joint if covariance is None else covariance + joint
         return Errors(deviations, covariance)
 
     def usual(self, places: np.ndarray, rng: np.random.Generator) -> Spread:

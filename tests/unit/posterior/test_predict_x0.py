@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from scipy import linalg
 
 import pm_sysid as sid
 from support.pem_cases import OSCILLATOR, TRUTH, record
@@ -179,3 +180,76 @@ def test_starts_allow_for_processes(kind: str) -> None:
 @pytest.mark.parametrize("measured", [2, 4, 80])
 def test_bands_from_few_samples_hold_what_they_say(kind: str, measured: int) -> None:
     assert 0.8 < covered(of_kind(kind), kind, measured, 60) < 0.98
+
+
+def _free(t: np.ndarray, n: int = 2) -> np.ndarray:
+    """Outputs (T, n) of the oscillator by its initial state."""
+    return np.array([linalg.expm(np.array([[0.0, 1.0], [-4.0, -0.4]]) * s)[0, :n] for s in t])
+
+
+@pytest.mark.parametrize("correlation", [0.95, -0.2])
+def test_sensors_that_err_alike_say_less_of_a_start(correlation: float) -> None:
+    """The start is as uncertain as generalised least squares say: the bands were half as wide, or wider than needed."""
+    four = sid.System(
+        OSCILLATOR.dynamics,
+        states=("z", "v"),
+        inputs=("F",),
+        params=("k", "c"),
+        observe=lambda t, x, dx, u, p: {f"z{i}": x.z for i in range(4)},
+    )
+    covariance = 0.05**2 * ((1 - correlation) * np.eye(4) + correlation)
+    noise = np.random.default_rng(3).multivariate_normal(np.zeros(4), covariance, 60)
+    given = sid.TimeSeries(OTHER.t, {"F": OTHER.input_matrix[:, 0]}, intersample="zoh")
+    clean = sid.simulate(OSCILLATOR, given, TRUTH, x0={"z": 1.0, "v": -1.0}, substeps=2)["y"].to_numpy()
+    measured = given.replace(y=clean[:, None] + noise, outputs=tuple(f"z{i}" for i in range(4)))
+    with pm.Model() as model:
+        params = {"k": pm.Normal("k", 4.0, 0.1), "c": TRUTH["c"]}
+        sid.ODEFilter("y", four, measured, params, noise=sid.Correlated(cov=covariance), substeps=2)
+    draws = xr.Dataset({"k": (("chain", "draw"), np.full((1, 1000), 4.0))})
+    start = sid.predict(draws, measured, model=model, draws=1000, random_seed=1)[["z", "v"]].isel(time=0).to_array()
+    whole = np.kron(_free(OTHER.t), np.ones((4, 1)))
+    exact = np.linalg.inv(whole.T @ np.linalg.solve(np.kron(np.eye(60), covariance), whole))
+    np.testing.assert_allclose(start.to_numpy().std(axis=1), np.sqrt(np.diag(exact)), rtol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*moves .* times more")  # there is no input but the force
+def test_a_force_beside_little_noise_is_weighed_as_it_is() -> None:
+    """What few paths say of many samples was taken for exact: starts lay one and a half deviations from the exact ones."""
+    scale, length, noise, t = 1.0, 0.3, 0.01, 0.6 * np.arange(60)
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.d - p.k * x.z - p.c * x.v),
+        states=("z", "v"),
+        inputs=("d",),
+        params=("k", "c"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.4, 1.0], [0.0, 0.0, -1 / length]])
+    step, spread = linalg.expm(A * 0.6), np.diag([0.0, 0.0, scale**2])
+    fed = linalg.solve_continuous_lyapunov(A, -np.diag([0.0, 0.0, 2 * scale**2 / length]))
+    fed = fed - step @ fed @ step.T
+    P, covariance = [spread], np.empty((60, 60))
+    for _ in range(59):
+        P.append(step @ P[-1] @ step.T + fed)
+    for i in range(60):
+        across = P[i]
+        for j in range(i, 60):
+            covariance[i, j] = covariance[j, i] = across[0, 0]
+            across = across @ step.T
+    covariance += noise**2 * np.eye(60)
+    H = _free(t)
+    exact = np.linalg.inv(H.T @ np.linalg.solve(covariance, H))
+    latent = {"d": sid.OU(scale=scale, length=length)}
+    draws = xr.Dataset({"k": (("chain", "draw"), np.full((1, 400), 4.0))})
+    apart = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        y = H @ np.array([0.3, -0.5]) + np.linalg.cholesky(covariance) @ rng.standard_normal(60)
+        measured = sid.TimeSeries(t, None, y)
+        with pm.Model() as model:
+            params = {"k": pm.Normal("k", 4.0, 0.1), "c": TRUTH["c"]}
+            sid.ODEFilter("y", system, measured, params, noise=noise, latent=latent, substeps=8)
+        start = sid.predict(draws, measured, model=model, draws=400, random_seed=seed, substeps=8)[["z", "v"]].isel(time=0)
+        best = exact @ H.T @ np.linalg.solve(covariance, y)
+        apart.append((start.to_array().to_numpy().mean(axis=1) - best) / np.sqrt(np.diag(exact)))
+    assert np.sqrt(np.mean(np.square(apart))) < 0.6
