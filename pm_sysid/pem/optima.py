@@ -296,7 +296,7 @@ class SeveralStarts:
         """Search from the best optimum with other signs, where that fits nearly as well.
 
         A sign that was guessed wrong can have an optimum of its own, and no start around the guess has the other one. Where
-        the other sign fits exactly as well, the model has a symmetry, and the sign is left as it is.
+        the other sign fits exactly as well, the model has a symmetry, and the sign is that of the guess.
         """
         c = self.coordinates
         assert c is not None
@@ -310,16 +310,23 @@ class SeveralStarts:
         if isinstance(self.objective, SquaredErrors):
             y = np.concatenate([r.output_matrix for r in self.objective.filter.records])
             explained = EXPLAINED * float(np.nansum(np.nanvar(y, axis=0)))
-        begin: list[np.ndarray] = []
+        begin, images = list[np.ndarray](), list[np.ndarray]()
         for i in np.argsort(found):
             if not np.isfinite(found[i]) or self.alike(best, points[i], 4 * SAME):
                 continue
             if abs(c.gain(value, found[i])) < IMAGE:
                 self.images.append(np.sign(points[i]) != np.sign(best.x))
+                images.append(points[i])
             elif len(begin) < CHANGED and (
                 c.gain(value, found[i]) < 0.5 * self.objective.count * np.log(COMPARABLE) or found[i] < explained
             ):
                 begin.append(points[i])
+        nearest = min([best.x, *images], key=self.away)
+        if nearest is not best.x:  # a search has passed zero: an answer has the signs of the guess where it may
+            place, turned = self.best, self.add(self.solve(nearest))
+            if turned is not None and turned is not place:
+                turned.starts.extend(place.starts)
+                self.places = [p for p in self.places if p is not place]
         if not begin:
             return
         before = {id(p) for p in self.places}
@@ -333,6 +340,10 @@ class SeveralStarts:
             elif id(place) in before or place is self.best or np.all(np.abs(x) < ENDLESS * np.maximum(np.abs(best.x), 1.0)):
                 kept.append(place)
         self.places = kept
+
+    def away(self, x: np.ndarray) -> float:
+        """How far unknowns (k,) are from the guess, in sizes of it."""
+        return float(np.linalg.norm((x - self.starts.x) / sizes(self.starts.x)))
 
     def other_signs(self, x: np.ndarray) -> np.ndarray:
         """Unknowns (S, k) with other signs within the bounds.
@@ -515,10 +526,10 @@ class SeveralStarts:
     def found(self) -> Found:
         """The lowest optimum, all of them, and what to doubt."""
         places = sorted(self.places, key=lambda p: p.solution.evaluation.value)
-        c, least, guess = self.coordinates, places[0].solution.evaluation.value, self.starts.x
+        c, least = self.coordinates, places[0].solution.evaluation.value
         assert c is not None
         images = [p for p in places if c.gain(least, p.solution.evaluation.value) < IMAGE]  # chance decides among these
-        nearest = min(images, key=lambda p: float(np.linalg.norm((p.solution.x - guess) / sizes(guess))))
+        nearest = min(images, key=lambda p: self.away(p.solution.x))
         places = [nearest, *(p for p in places if p is not nearest)]
         solution = nearest.solution
         optima = [Optimum(p.solution.evaluation.value, p.solution.x.copy(), len(p.starts)) for p in places]

@@ -184,8 +184,8 @@ def predict(
     said = "given" if x0 is not None else "zero: nothing is measured"
     rng = np.random.default_rng(random_seed)
     if isinstance(x0, str) or (partly and measured):
-        inside = _inside(data, source.view)
-        errors = source.errors(places, inside, record)
+        errors = source.errors(places, data, record)
+        inside = data if errors.limits is not None else _inside(data, source.view)
         own = None if every_step else rng
         begin = _fitted(source, inside, fixed, x0, substeps, own, errors, places)
         x0 = begin.x0
@@ -330,8 +330,8 @@ def predict_fitted(
         free = (stds[:, r] > 0).any(axis=0)
         if free.any():
             middle, steps = starts[:, r].mean(axis=0), steps_of(run)
-            seen = _inside(record, source.view)
-            errors = source.errors(places, seen, r)
+            errors = source.errors(places, record, r)
+            seen = record if errors.limits is not None else _inside(record, source.view)
             found = fitted_start(source.system, seen, own.mean(axis=0), middle, steps, free, errors)
             begin, rng = np.where(free, found, starts[:, r]), np.random.default_rng(0)
             spread = Spread(middle, stds[:, r].mean(axis=0))
@@ -505,7 +505,7 @@ class Source:
             beside = np.tril(beside, -1)
             joint = np.kron(np.eye(len(t)), beside + beside.T)  # the variances are those of the deviations
             covariance = joint if covariance is None else covariance + joint
-        return Errors(deviations, covariance)
+        return Errors(deviations, covariance, form.sensors.bounds() if form.sensors.limited and covariance is None else None)
 
     def usual(self, places: np.ndarray, rng: np.random.Generator) -> Spread:
         """Where states may begin: means over the records of the fit, and a multiple of their or their starts' deviation."""

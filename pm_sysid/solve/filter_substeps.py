@@ -21,6 +21,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.solve.consistent_start import consistent_points
 from pm_sysid.solve.driven_runs import coloured_noise, driven_runs
+from pm_sysid.solve.explaining import explaining_points
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.solve.passed_over import RunsBeside, dense_run, runs_beside, said, some
 from pm_sysid.solve.run_substeps import MOST_GRADED, STIFF, needed_steps, uneven
@@ -54,6 +55,8 @@ MOST_SAMPLES = 20_000
 DRAWS, RUN_STEPS, RANKED_SAMPLES = 512, 8, 2_000
 #: The draws that come nearest to the record, at which the steps are judged: at least two, fewer for long records.
 NEAREST = 8
+#: Other points that explain the record, at most, at which the log-likelihood may move by so much: more is a cliff.
+PASSED, CLIFF = 16, 1.0
 #: Draws explain a record as well as the nearest one if their log-likelihood is lower by at most this.
 AS_WELL = 2.0
 #: Draws that explicit runs have lost, of which the fastest decays are looked at.
@@ -231,7 +234,7 @@ class LogLikelihoodCriterion(Criterion):
 
     @override
     def reached(self, change: float) -> str:
-        return f", judged {self.where}: the log-likelihood moves by {change:.2g} if they are refined"
+        return f", judged {self.where.rstrip(',')}: the log-likelihood moves by {change:.2g} if they are refined"
 
 
 def parameter_sets(at: Sequence[Unknowns], record: int) -> np.ndarray:
@@ -638,6 +641,10 @@ def filter_substeps(
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
         else:
+            chosen, criterion, cliff = _enough_to_pass(criterion, chosen, draws)
+            if cliff > CLIFF:
+                warn(criterion.unsettled(cliff))
+                return StepChoice(chosen, substeps, where, cliff, False)
             say_chosen(criterion, chosen, error)
     else:
         chosen, error = settled_substeps(criterion, substeps)
@@ -672,6 +679,40 @@ def _enough_to_the_end(criterion: LogLikelihoodCriterion, substeps: int, error: 
     if change < criterion.tolerance:
         return substeps, max(change, error)
     return (None, change) if 2 * substeps > MOST else searched_substeps(criterion, 2 * substeps)
+
+
+def _enough_to_pass(
+    criterion: LogLikelihoodCriterion, substeps: int, draws: Sequence[Unknowns]
+) -> tuple[int, LogLikelihoodCriterion, float]:
+    """A number of steps that will do at the nearest draws, or more where it rules out other points that explain the records.
+
+    With it, how that is judged in the end, and by how much a log-likelihood still moves at such points.
+
+    The nearest draws of a prior may lie on one side of a cliff that the steps make: what a step leaves out may take a state
+    where the equations have a pole, for all faster rates. A posterior whose steps end at the cliff looks well from inside.
+    """
+    problem, records = criterion.problem, criterion.records
+    if not draws or not problem.calibrated or problem.form.dynamic or problem.system.driving or criterion.scale > 1:
+        return substeps, criterion, 0.0
+    count = int(np.clip(MOST_SAMPLES // max(sum(map(len, records)), 1), 2, PASSED))
+    points = consistent_points(problem, records, draws)
+    with np.errstate(all="ignore"):
+        found = explaining_points(
+            points, nearness(problem, records, points)[0], lambda at: nearness(problem, records, at)[0], count
+        )
+    found = [point._replace(noise=criterion.at[0].noise) for point in found]
+    drawn = drawn_records(problem, records, found, apart=BESIDE) if found else DrawnRecords([], [], [])
+    if not drawn.at:
+        return substeps, criterion, 0.0
+    passed = replace(criterion, at=drawn.at, y=drawn.y, beside=(), share=1.0)
+    n, finer = substeps, passed.value(substeps)
+    while True:
+        value, finer = finer, passed.value(2 * n)
+        if (cliff := passed.change(value, finer)) <= CLIFF or 2 * n > MOST:
+            break
+        n *= 2
+    where = f"{criterion.where}, and at {len(drawn.at)} points that explain it,"
+    return n, criterion if n == substeps and cliff <= CLIFF else replace(criterion, where=where), cliff
 
 
 def _graded_choice(

@@ -38,11 +38,20 @@ class Errors(NamedTuple):
     """Why measurements are not where a free run is, as far as it is known.
 
     ``deviations`` (n_y,) of white noise. ``covariance`` (T n_y, T n_y) of what else moves the first T samples, such as coloured
-    noise, sample by sample; only these samples are looked at then.
+    noise, sample by sample; only these samples are looked at then. ``limits`` (lower and upper, each (n_y,)): a measurement
+    at one says only that the output is there or beyond, where the errors are white and their deviations known.
     """
 
     deviations: np.ndarray | None = None
     covariance: np.ndarray | None = None
+    limits: tuple[np.ndarray, np.ndarray] | None = None
+
+    def sides(self, y: np.ndarray) -> np.ndarray:
+        """Of measurements (T, n_y): 1 at the upper limit, -1 at the lower one, 0 between them."""
+        if self.limits is None:
+            return np.zeros(y.shape)
+        with np.errstate(invalid="ignore"):
+            return (y >= self.limits[1]).astype(float) - (y <= self.limits[0])
 
     def first(self, record: TimeSeries) -> TimeSeries:
         """The samples that are looked at."""
@@ -63,12 +72,37 @@ class Drawn(NamedTuple):
 
 
 class Whitening(NamedTuple):
-    """Root of the covariance of the measurements: standard deviations (m,), or a lower triangular factor (m, m)."""
+    """Root of the covariance of the measurements: standard deviations (m,), or a lower triangular factor (m, m).
+
+    ``sides`` (m,) are 1 where an error has to be positive, as that of a run that is above a sensor's upper limit is, and -1
+    where it has to be negative. The square of such an error is minus two log-probabilities of a measurement at the limit.
+    """
 
     root: np.ndarray
+    sides: np.ndarray | None = None
 
     def __call__(self, errors: np.ndarray) -> np.ndarray:
         """Errors (..., k) of the first k measurements as independent ones of size one."""
+        found = self._alone(errors)
+        if self.sides is None:
+            return found
+        sides = self.sides[: errors.shape[-1]]
+        return np.where(sides == 0, found, -sides * np.sqrt(-2 * scipy.special.log_ndtr(sides * found)))
+
+    def slope(self, slopes: np.ndarray, errors: np.ndarray) -> np.ndarray:
+        """Slopes (..., k) of such errors, from those of errors (k,)."""
+        found = self._alone(slopes)
+        if self.sides is None:
+            return found
+        sides = self.sides[: errors.shape[-1]]
+        inside = sides * self._alone(errors)
+        log_tail = scipy.special.log_ndtr(inside)
+        size = np.sqrt(-2 * log_tail)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by = np.where(size > 0, np.exp(-0.5 * inside**2 - 0.5 * np.log(2 * np.pi) - log_tail) / size, 0.0)
+        return np.asarray(np.where(sides == 0, 1.0, by) * found)
+
+    def _alone(self, errors: np.ndarray) -> np.ndarray:
         k = errors.shape[-1]
         if self.root.ndim == 1:
             return np.asarray(errors / self.root[:k])
@@ -84,12 +118,14 @@ def by_output_size(y: np.ndarray) -> np.ndarray:
     return np.where(sizes > 0, sizes, np.where(size > 0, size, 1.0))
 
 
-def whitening(y: np.ndarray, deviations: np.ndarray, covariance: np.ndarray | None) -> Whitening:
-    """Root of the covariance of what is measured in ``y`` (T, n_y)."""
+def whitening(
+    y: np.ndarray, deviations: np.ndarray, covariance: np.ndarray | None, sides: np.ndarray | None = None
+) -> Whitening:
+    """Root of the covariance of what is measured in ``y`` (T, n_y); ``sides`` (T, n_y) are those of white errors at a limit."""
     seen = np.isfinite(y)
     white = np.broadcast_to(deviations, y.shape)[seen]
     if covariance is None:
-        return Whitening(white)
+        return Whitening(white, sides[seen] if sides is not None and sides.any() else None)
     at = np.flatnonzero(seen.ravel())
     # Deviations of zero would leave a factor that cannot be had.
     floor = 1e-6 * np.sqrt(np.diag(covariance)[at].max(initial=0.0)) or np.finfo(float).tiny
@@ -149,8 +185,9 @@ def fitted_start(
     # States that stay where they are have the scale of what they are, or one.
     scale = np.maximum(guess[:, n_y:].std(axis=0), 1e-6 * np.abs(start))
     scale = np.where(scale > 0, scale, 1.0)[moving]
-    known = errors.deviations is not None and (spread is not None or errors.covariance is not None)
-    white = whitening(y, errors.deviations if known else by_output_size(y), errors.covariance)  # type: ignore[arg-type]
+    sides = errors.sides(y)
+    known = errors.deviations is not None and (spread is not None or errors.covariance is not None or sides.any())
+    white = whitening(y, errors.deviations if known else by_output_size(y), errors.covariance, sides)  # type: ignore[arg-type]
     usual = np.flatnonzero(spread.std[moving] > 0) if spread is not None else np.empty(0, dtype=int)
 
     def place(z: np.ndarray) -> np.ndarray:
@@ -169,7 +206,8 @@ def fitted_start(
     def slopes(z: np.ndarray, until: int) -> np.ndarray:
         moved = runs(place(np.concatenate([z + STEP * np.eye(len(z)), z - STEP * np.eye(len(z))])))[..., :n_y]
         difference = (moved[: len(z)] - moved[len(z) :])[:, :until][:, seen[:until]] / (2 * STEP)
-        slope = np.nan_to_num(white(difference).T, nan=0.0, posinf=0.0, neginf=0.0)
+        error = (0.5 * (moved[0] + moved[len(z)])[:until] - y[:until])[seen[:until]]
+        slope = np.nan_to_num(white.slope(difference, error).T, nan=0.0, posinf=0.0, neginf=0.0)
         if spread is None:
             return np.asarray(slope)
         return np.concatenate([slope, np.diag(scale)[usual] / spread.std[moving[usual], None]])
@@ -265,9 +303,9 @@ def drawn_starts(
     error, slopes, moves = here
     white, freedom = _judged(y, error, errors, n)
     spread = None
-    if usual is not None and _weak(white(slopes.T).T, moves):
+    if usual is not None and _weak(white.slope(slopes.T, error).T, moves):
         spread = usual()
-        spread = _widened(spread, start.mean(axis=0), white(error), white(slopes.T).T, moving)
+        spread = _widened(spread, start.mean(axis=0), white(error), white.slope(slopes.T, error).T, moving)
         given = errors._replace(deviations=_deviations(y, white, errors))
         found = fitted_start(system, record, mean, start.mean(axis=0), steps, free, given, spread)
         again = linear(found)
@@ -286,7 +324,7 @@ def drawn_starts(
         return np.concatenate([parts, (spread.mean[i] - states[:, i]) / spread.std[i]], axis=1)
 
     scale = np.where(moves > 0, moves, 1.0)
-    table = white(slopes.T).T * scale
+    table = white.slope(slopes.T, error).T * scale
     if spread is not None:
         table = np.concatenate([table, np.diag(scale)[at] / spread.std[moving[at], None]])
     u, s, vt = np.linalg.svd(table, full_matrices=False)
@@ -312,9 +350,10 @@ def _judged(y: np.ndarray, error: np.ndarray, errors: Errors, n: int) -> tuple[W
 
     ``error`` (m,) is what the best run with ``n`` free states leaves of the measurements in ``y`` (T, n_y).
     """
-    seen, n_y = np.isfinite(y), y.shape[1]
-    columns, counts, freedom = np.nonzero(seen)[1], seen.sum(axis=0), float(seen.sum() - n)
-    squares = np.bincount(columns, weights=error**2, minlength=n_y)
+    seen, n_y, sides = np.isfinite(y), y.shape[1], -errors.sides(y)  # an error is measurement less run
+    full = seen & (sides == 0)
+    columns, counts, freedom = np.nonzero(seen)[1], full.sum(axis=0), float(full.sum() - n)
+    squares = np.bincount(columns, weights=np.where(full[seen], error**2, 0.0), minlength=n_y)
     own = np.maximum(counts - n / n_y, 1.0)
     rest = np.sqrt(squares / own)
     if errors.deviations is None:
@@ -332,7 +371,7 @@ def _judged(y: np.ndarray, error: np.ndarray, errors: Errors, n: int) -> tuple[W
     ratio = squares / deviations**2
     chance = np.minimum(scipy.stats.chi2.sf(ratio, own), scipy.stats.chi2.cdf(ratio, own))
     wrong = (chance < CHANCE) & (counts - n / n_y >= 1) & (rest > 0)
-    return whitening(y, np.where(wrong, rest, deviations), None), float(own[wrong].sum()) if wrong.any() else np.inf
+    return whitening(y, np.where(wrong, rest, deviations), None, sides), float(own[wrong].sum()) if wrong.any() else np.inf
 
 
 def _deviations(y: np.ndarray, white: Whitening, errors: Errors) -> np.ndarray | None:

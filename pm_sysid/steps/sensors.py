@@ -113,17 +113,18 @@ class Sensors:
 
     def clipped(self, y: np.ndarray) -> np.ndarray:
         """Outputs (..., n_y) as the sensors would show them."""
-        return np.clip(y, *self._bounds()) if self.limited else y
+        return np.clip(y, *self.bounds()) if self.limited else y
 
     def censored(self, y: np.ndarray) -> np.ndarray:
         """Which measurements (..., n_y) are at a limit or beyond."""
         if not self.limited:
             return np.zeros(y.shape, dtype=bool)
-        lower, upper = self._bounds()
+        lower, upper = self.bounds()
         found: np.ndarray = (y <= lower) | (y >= upper)
         return found
 
-    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper limit of each output; infinite where it has none."""
         pairs = [s.limits for s in self.outputs]
         lower = np.array([-np.inf if low is None else low for low, _ in pairs])
         return lower, np.array([np.inf if high is None else high for _, high in pairs])

@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pm_sysid as sid
+from pm_sysid.pem.optima import SeveralStarts
 from support.pem_cases import FILTER, FREE, GUESS, OSCILLATOR, TRUTH, fit, record
 
 #: A level that follows ``a**2``: two optima of the same height unless ``a`` is bounded.
@@ -182,6 +183,20 @@ def test_a_sign_that_was_guessed_wrong_is_found(x0: str) -> None:
         high = {"c": np.inf, "k": np.inf, "b": 0.0}
         bound = sid.fit_pem(nearly_even, data, {"c": 0.3, "k": 3.0, "b": -0.7}, predictor=FREE, bounds=(None, high), **known)
         assert bound.p["b"] < 0.0 and np.all([o.parameters[2] <= 0.0 for o in bound.optima])
+
+
+def test_a_search_that_has_passed_zero_gives_the_sign_of_the_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    solve, first = SeveralStarts.solve, [True]
+
+    def passed(searches: SeveralStarts, x: np.ndarray) -> Any:
+        turned = -x if first else x
+        first.clear()
+        return solve(searches, turned)
+
+    monkeypatch.setattr(SeveralStarts, "solve", passed)
+    monkeypatch.setattr(SeveralStarts, "round", lambda *_, **__: None)
+    result = sid.fit_pem(TONE, tone(), {"f": 1.03}, predictor=FREE)
+    assert result.success and abs(result.p["f"] - 1.0) < 0.01 and len(result.optima) == 1
 
 
 def test_a_sign_that_changes_nothing_is_a_remark() -> None:

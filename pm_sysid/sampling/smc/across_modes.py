@@ -14,7 +14,7 @@ import scipy
 
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.evidence import Estimate, importance
-from pm_sysid.sampling.smc.missed_modes import log_posterior
+from pm_sysid.sampling.smc.missed_modes import MATTERS, log_posterior
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import normalised, systematic
 from pm_sysid.sampling.smc.seen_draws import Seen, nothing
@@ -137,5 +137,8 @@ def across_modes(
         # Even weights may be those of a part: what the particles hold must be within reach, too.
         reached = np.max(density_at_draws - seen.mixture(some)) <= estimate.value + np.log(REACH)
         if latest.believable and latest.efficiency >= EFFECTIVE and estimate.believable and reached:
-            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), seen.evidence(latest))
+            found = seen.evidence(latest)
+            if proposal.components > 1:  # there may be other modes, and those that hold less are not looked for
+                found = found._replace(error=float(np.hypot(found.error, MATTERS)))
+            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found)
     return None

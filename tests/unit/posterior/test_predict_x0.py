@@ -8,7 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy import linalg
+from scipy import linalg, optimize, special
 
 import pm_sysid as sid
 from support.pem_cases import OSCILLATOR, TRUTH, record
@@ -210,6 +210,34 @@ def test_sensors_that_err_alike_say_less_of_a_start(correlation: float) -> None:
     whole = np.kron(_free(OTHER.t), np.ones((4, 1)))
     exact = np.linalg.inv(whole.T @ np.linalg.solve(np.kron(np.eye(60), covariance), whole))
     np.testing.assert_allclose(start.to_numpy().std(axis=1), np.sqrt(np.diag(exact)), rtol=0.1)
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.6])
+def test_samples_at_a_limit_say_on_which_side_a_start_is(limit: float) -> None:
+    """Starts are those of the exact likelihood; without the samples at a limit they were two deviations off, on one side."""
+    clean = _free(OTHER.t) @ np.array([1.0, -1.0])
+    given, apart = sid.TimeSeries(OTHER.t, np.zeros(60), None, intersample="zoh"), []
+    draws = xr.Dataset({"k": (("chain", "draw"), np.full((1, 300), 4.0))})
+    for seed in range(4):
+        y = np.clip(clean + 0.1 * np.random.default_rng(seed).standard_normal(60), -limit, limit)
+        if not seed:
+            with pm.Model() as model:
+                params = {"k": pm.Normal("k", 4.0, 0.1), "c": TRUTH["c"]}
+                start = {"x0": {"z": 1.0, "v": -1.0}, "x0_std": 0.5}
+                record = given.replace(y=y)
+                sid.ODEFilter("y", OSCILLATOR, record, params, noise=0.1, substeps=2, limits=(-limit, limit), **start)
+
+        def misfit(q: np.ndarray, y: np.ndarray = y) -> float:
+            mean, upper, lower = _free(OTHER.t) @ q, y >= limit, y <= -limit
+            inside = 0.5 * np.sum(((y - mean)[~upper & ~lower] / 0.1) ** 2)
+            tails = special.log_ndtr((mean - limit)[upper] / 0.1).sum() + special.log_ndtr((-limit - mean)[lower] / 0.1).sum()
+            return float(inside - tails)
+
+        best = optimize.minimize(misfit, [1.0, -1.0], method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-8}).x
+        runs = sid.predict(draws, given.replace(y=y), model=model, draws=300, random_seed=seed, substeps=2)
+        begin = runs[["z", "v"]].isel(time=0).to_array().to_numpy()
+        apart.append((begin.mean(axis=1) - best) / begin.std(axis=1))
+    assert np.abs(apart).max() < 0.3
 
 
 @pytest.mark.slow
