@@ -216,7 +216,7 @@ def dic_of(likelihood: Likelihood) -> ELPDDataDIC:
     if not np.isfinite(at).all():
         raise ValueError(
             "the log-likelihood at the posterior mean is not finite: the mean lies where the model cannot be solved, as "
-            "happens with several modes or a bent posterior. The DIC means nothing then; use waic or az.loo."
+            "happens with several modes or a bent posterior. The DIC means nothing then; use waic, or leave-one-out (compare_models, or az.loo)."
         )
     rows = _rows(likelihood.draws)
     p_i = 2 * (at - rows.mean(axis=0))
@@ -254,7 +254,7 @@ def waic_of(likelihood: Likelihood) -> ELPDDataWAIC:
     if many := int(np.sum(p_i > VARIANCE)):
         reasons.append(
             f"the log-likelihood of {many} of {len(p_i)} points varies by more than {VARIANCE} over the posterior: the WAIC is "
-            "unreliable; use az.loo, which says where it fails."
+            "unreliable; use leave-one-out (compare_models, or az.loo), which says where it fails."
         )
     if likelihood.size is not None and p_i.sum() > 2 * likelihood.size:
         reasons.append(_too_many(float(p_i.sum()), likelihood.size))
