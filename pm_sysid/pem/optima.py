@@ -324,7 +324,7 @@ class SeveralStarts:
         nearest = min([best.x, *images], key=self.away)
         if nearest is not best.x:  # a search has passed zero: an answer has the signs of the guess where it may
             place, turned = self.best, self.add(self.solve(nearest))
-            if turned is not None and turned is not place:
+            if turned is not None and abs(c.gain(value, turned.solution.evaluation.value)) < IMAGE and turned is not place:
                 turned.starts.extend(place.starts)
                 self.places = [p for p in self.places if p is not place]
         if not begin:

@@ -216,7 +216,7 @@ def dic_of(likelihood: Likelihood) -> ELPDDataDIC:
     if not np.isfinite(at).all():
         raise ValueError(
             "the log-likelihood at the posterior mean is not finite: the mean lies where the model cannot be solved, as "
-            "happens with several modes or a bent posterior. The DIC means nothing then; use waic, or leave-one-out (compare_models, or az.loo)."
+            "happens with several modes or a bent posterior. The DIC means nothing then; use waic or az.loo."
         )
     rows = _rows(likelihood.draws)
     p_i = 2 * (at - rows.mean(axis=0))

@@ -267,7 +267,7 @@ def _driven_errors(
     system: Any, errors: Errors, record: TimeSeries, sets: np.ndarray, start: np.ndarray, steps: RunSteps
 ) -> Errors:
     """Errors of runs without the processes: what paths drawn from their prior do to the first samples is one of them."""
-    first = record[:FIRST_DRIVEN]
+    first = record[: min(FIRST_DRIVEN, max(MOST // len(system.outputs), 1))]
     paths = max(PATHS, PATHS_FOR_EACH * len(first) * len(system.outputs))
     rows = sets[np.linspace(0, len(sets) - 1, paths).round().astype(int)]
     substeps = steps.substeps if isinstance(steps.substeps, int) else 1
@@ -505,7 +505,8 @@ class Source:
             beside = np.tril(beside, -1)
             joint = np.kron(np.eye(len(t)), beside + beside.T)  # the variances are those of the deviations
             covariance = joint if covariance is None else covariance + joint
-        return Errors(deviations, covariance, form.sensors.bounds() if form.sensors.limited and covariance is None else None)
+        limited = form.sensors.limited and covariance is None and not self.system.driving  # whose paths have a covariance
+        return Errors(deviations, covariance, form.sensors.bounds() if limited else None)
 
     def usual(self, places: np.ndarray, rng: np.random.Generator) -> Spread:
         """Where states may begin: means over the records of the fit, and a multiple of their or their starts' deviation."""

@@ -11,7 +11,7 @@ import xarray as xr
 from pm_sysid.idata import elements
 
 #: A posterior mean that moves by less than this many standard deviations stays where it is for every purpose.
-FINE, VISIBLE = 0.1, 0.5
+FINE, VISIBLE = 0.1, 0.3
 #: The same for a standard deviation, as a factor either way.
 STRETCHED, WIDE = 1.1, 1.25
 #: Below this share of effective draws reweighting says only that the posteriors differ; above the last, that they do not. A

@@ -136,7 +136,9 @@ def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: Te
         at = _places(header, name)[0]
         cells, start = [row[at] for row in rows], first + 1
         dates = _seconds(cells) if name == time else None
-        result[name] = _numbers(path, name, cells, start, decimal, tokens, unit_lines) if dates is None else dates
+        # A time of zero is one, also where zero marks a value that is missing.
+        own = frozenset(t for t in tokens if not _is_number(t, decimal)) if name == time else tokens
+        result[name] = _numbers(path, name, cells, start, decimal, own, unit_lines) if dates is None else dates
     found = {name: split_header(header[_places(header, name)[0]])[1] for name in names}
     if unit_lines:
         texts = _cells(lines[first - unit_lines], delimiter)

@@ -179,8 +179,11 @@ def _rows(
     with progress_bar("fits", progressbar, n) as bar:
         for i in range(n):
             row = store.load(i) if store is not None else None
-            if i == 0 and row is not None and store is not None:
-                truth = _truth(replicates(_seeds(seed, 0).spawn(3)[0]), data, quantities)
+            if i == 0 and row is not None and row.ranked and store is not None:
+                try:
+                    truth = _truth(replicates(_seeds(seed, 0).spawn(3)[0]), data, quantities)
+                except ImpossibleRecord as error:  # it has not been one before
+                    raise ValueError(store.other) from error
                 store.check(row, truth, numbers_of(data.current()))
             if row is None:
                 row = _row(_seeds(seed, i), replicates, data, quantities, refit, ranked)

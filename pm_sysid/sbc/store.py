@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -44,9 +47,21 @@ def numbers_of(data: Mapping[str, Any]) -> list[float]:
 
 
 def code_of(fit: Any) -> str:
-    """Digest of what the lines of a function do; empty for what has none, such as a fit by name."""
-    code = getattr(fit, "__code__", None)
-    return "" if code is None else hashlib.sha256(repr(_parts(code)).encode()).hexdigest()[:16]
+    """Digest of what the lines of a function do, with its defaults; empty for what has none, such as a fit by name.
+
+    Of a partial function what is given to it counts as well, and of an object that is called its class.
+    """
+    given = list[str]()
+    while isinstance(fit, partial):
+        given.append(_text((fit.args, sorted(fit.keywords.items()))))
+        fit = fit.func
+    function = fit if hasattr(fit, "__code__") else type(fit).__call__
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    defaults = _text(getattr(function, "__defaults__", None)), _text(getattr(function, "__kwdefaults__", None))
+    digest = hashlib.sha256(repr((_parts(code), defaults, given)).encode()).hexdigest()[:16]
+    return f"{digest} in Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _parts(code: CodeType) -> tuple[Any, ...]:
@@ -55,7 +70,9 @@ def _parts(code: CodeType) -> tuple[Any, ...]:
 
 
 def _text(constant: Any) -> str:
-    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+    """Representation that is the same in another process."""
+    shown = repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+    return re.sub(r" at 0x[0-9a-f]+", "", shown)
 
 
 class Store:
@@ -77,21 +94,30 @@ class Store:
     def open(self, identity: dict[str, Any]) -> None:
         """Write the settings to a new folder, or check that the folder is of this calibration."""
         if known := self.known:
-            known = {LINES: identity.get(LINES), **known}  # which folders of earlier versions do not have
+            now = str(identity.get(LINES, ""))
+            before = str(known.get(LINES, now))  # which folders of earlier versions do not have
+            if before.partition(" in ")[2] != now.partition(" in ")[2]:  # other versions of Python write other code
+                before = now
+            known = {**known, LINES: before}
             check_identity(known, identity, f"{str(self.folder)!r} holds another calibration", "give a new folder")
         else:
             write_settings(self.file, identity)
+
+    @property
+    def other(self) -> str:
+        """Why fits are refused."""
+        return (
+            f"{str(self.folder)!r} holds the fits of another model or of other records: the first true values or the first "
+            "record differ; give a new folder."
+        )
 
     def check(self, row: Row, truth: np.ndarray, record: Sequence[float]) -> None:
         """Refuse fits of another model: true quantities or record of its first fit are others with the same seed."""
         same = [np.allclose(row.table[0], truth, rtol=1e-6, atol=0, equal_nan=True)]
         if row.record:  # which fits of earlier versions do not have
-            same.append(len(row.record) == len(record) and np.allclose(row.record, record, rtol=1e-6, atol=0))
-        if row.ranked and not all(same):
-            raise ValueError(
-                f"{str(self.folder)!r} holds the fits of another model or of other records: the first true values or the first "
-                "record differ; give a new folder."
-            )
+            same.append(len(row.record) == len(record) and np.allclose(row.record, record, rtol=1e-6, atol=0, equal_nan=True))
+        if not all(same):
+            raise ValueError(self.other)
 
     def load(self, i: int) -> Row | None:
         """Fit number i, if it is there."""

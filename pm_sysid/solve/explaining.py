@@ -10,13 +10,15 @@ import scipy
 from pm_sysid.solve.filter_graph import Unknowns
 
 #: Points of a round, and most rounds.
-POINTS, ROUNDS = 256, 12
+POINTS, ROUNDS = 256, 20
 #: Fewest effective points that tell where the next round looks, and for each unknown.
 ENOUGH, ENOUGH_EACH = 24, 3
 #: Unknowns of which so many points tell nothing.
 MOST_UNKNOWNS = 20
 #: Degrees of freedom of the distribution that points of a round are drawn from, and how much wider than the last points it is.
 FREEDOM, WIDER = 5.0, 1.3
+#: Smallest width of that distribution, as a share of the prior's: rounding gives none a direction without any.
+NARROWEST = 1e-9
 #: Points that are drawn for each that is wanted; those that lie farthest apart are taken.
 CHOICE = 12
 
@@ -74,23 +76,35 @@ def explaining_points(
     for _ in range(ROUNDS):
         power = _power(power, near, log_weight, enough)
         weights = _weights(power, near, log_weight)
+        if not np.sum(weights**2) < 1 / d:  # too few, or none, tell in which directions to look
+            return []
         if power == 1.0:
             break
         mean = weights @ x
-        covariance = np.atleast_2d(np.cov(x.T, aweights=weights)) * WIDER + 1e-12 * np.eye(d)
-        proposal = scipy.stats.multivariate_t(mean, covariance, FREEDOM, seed=rng)
-        drawn = np.reshape(proposal.rvs(POINTS), (POINTS, d))
-        at = middle + scale * (drawn @ back)
+        root = _root((x - mean).T * weights @ (x - mean))
+        normal, size = rng.standard_normal((POINTS, d)), rng.chisquare(FREEDOM, (POINTS, 1)) / FREEDOM
+        x = mean + normal / np.sqrt(size) @ root.T
+        at = middle + scale * (x @ back)
+        at[:, low == high] = low[low == high]
         inside = np.all((at >= low) & (at <= high), axis=1)
         if inside.sum() < ENOUGH:
             return []
-        x, at = drawn[inside], at[inside]
+        x, at, normal, size = x[inside], at[inside], normal[inside], size[inside]
         near = judge(of(at))
-        log_weight = -0.5 * np.sum(x**2, axis=1) - np.reshape(proposal.logpdf(x), len(x))
+        log_density = -0.5 * (FREEDOM + d) * np.log1p(np.sum(normal**2 / size, axis=1) / FREEDOM)
+        log_weight = -0.5 * np.sum(x**2, axis=1) - log_density
     else:
         return []
     picked = np.unique(rng.choice(len(x), CHOICE * count, p=weights))
-    return of(middle + scale * (x[_far_apart(x, picked, count)] @ back))
+    at = middle + scale * (x[_far_apart(x, picked, count)] @ back)
+    at[:, low == high] = low[low == high]
+    return of(at)
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """Factor of a covariance, somewhat wider, that has no direction without width."""
+    sizes, axes = np.linalg.eigh(WIDER * covariance)
+    return np.asarray(axes * np.sqrt(np.maximum(sizes, NARROWEST**2)))
 
 
 def _weights(power: float, log_likelihood: np.ndarray, log_weight: np.ndarray) -> np.ndarray:

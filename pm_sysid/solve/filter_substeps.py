@@ -641,7 +641,7 @@ def filter_substeps(
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
         else:
-            chosen, criterion, cliff = _enough_to_pass(criterion, chosen, draws)
+            chosen, criterion, cliff = _enough_to_pass(criterion, chosen, draws if scale == 1 else [])
             if cliff > CLIFF:
                 warn(criterion.unsettled(cliff))
                 return StepChoice(chosen, substeps, where, cliff, False)
@@ -692,7 +692,7 @@ def _enough_to_pass(
     where the equations have a pole, for all faster rates. A posterior whose steps end at the cliff looks well from inside.
     """
     problem, records = criterion.problem, criterion.records
-    if not draws or not problem.calibrated or problem.form.dynamic or problem.system.driving or criterion.scale > 1:
+    if not draws or not problem.calibrated or problem.form.dynamic or problem.system.driving:
         return substeps, criterion, 0.0
     count = int(np.clip(MOST_SAMPLES // max(sum(map(len, records)), 1), 2, PASSED))
     points = consistent_points(problem, records, draws)

@@ -26,6 +26,9 @@ WEAK = 0.3
 #: Probability of residuals that are larger, or smaller, by chance: below it the noise is taken from them.
 CHANCE = 0.005
 
+#: Deviations on the wrong side of a limit from which on the slope of the root of a log-probability is one; digits cancel there.
+FAR_BEYOND = -1e4
+
 
 class Spread(NamedTuple):
     """Where states are before anything is measured: means and standard deviations (n_x,); a deviation of zero says nothing."""
@@ -45,6 +48,11 @@ class Errors(NamedTuple):
     deviations: np.ndarray | None = None
     covariance: np.ndarray | None = None
     limits: tuple[np.ndarray, np.ndarray] | None = None
+
+    def read(self, record: TimeSeries) -> np.ndarray:
+        """Measurements (T, n_y), those beyond a limit at it."""
+        y = record.output_matrix
+        return y if self.limits is None else np.clip(y, *self.limits)
 
     def sides(self, y: np.ndarray) -> np.ndarray:
         """Of measurements (T, n_y): 1 at the upper limit, -1 at the lower one, 0 between them."""
@@ -100,6 +108,7 @@ class Whitening(NamedTuple):
         size = np.sqrt(-2 * log_tail)
         with np.errstate(divide="ignore", invalid="ignore"):
             by = np.where(size > 0, np.exp(-0.5 * inside**2 - 0.5 * np.log(2 * np.pi) - log_tail) / size, 0.0)
+        by = np.where(inside < FAR_BEYOND, 1.0, by)
         return np.asarray(np.where(sides == 0, 1.0, by) * found)
 
     def _alone(self, errors: np.ndarray) -> np.ndarray:
@@ -170,7 +179,7 @@ def fitted_start(
         The state found, or ``start`` if nothing is measured or the run is not finite there.
     """
     first, n_y = errors.first(record), len(system.outputs)
-    y = first.output_matrix
+    y = errors.read(first)
     seen, moving = np.isfinite(y), np.flatnonzero(np.ones(len(start), bool) if free is None else free)
     if (not seen.any() and spread is None) or not moving.size:
         return start
@@ -269,7 +278,7 @@ def drawn_starts(
         ``start``, where runs are not finite.
     """
     first, n_y, moving = errors.first(record), len(system.outputs), np.flatnonzero(free)
-    y = first.output_matrix
+    y = errors.read(first)
     seen, n, m = np.isfinite(y), len(moving), int(np.isfinite(y).sum())
     if not n:
         return Drawn(start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pytensor.compile.maker import FunctionMaker
 
 import pm_sysid as sid
 from pm_sysid.likelihood.filter_view import filter_view
+from pm_sysid.sbc.store import code_of
 from support.small import DUFFING, NOISE, SOLVER, TRUTH, X0, empty, measured, put
 
 QUIET: dict[str, Any] = dict(progressbar=False, random_seed=4)
@@ -147,6 +149,34 @@ def test_a_folder_of_another_equation_or_fit_function_is_refused(tmp_path: Path)
     sid.calibrate(normal, 2, fit=before, folder=tmp_path / "fit", **QUIET)
     with pytest.raises(ValueError, match="lines of fit was"):
         sid.calibrate(normal, 2, fit=one, folder=tmp_path / "fit", **QUIET)
+
+
+def test_the_digest_of_a_fit_function_knows_its_lines_and_defaults() -> None:
+    def fit(model: Any, rng: Any, draws: int = 10) -> int:
+        return draws
+
+    def same(model: Any, rng: Any, draws: int = 10) -> int:
+        return draws
+
+    def other(model: Any, rng: Any, draws: int = 20) -> int:
+        return draws
+
+    class Called:
+        def __call__(self, model: Any, rng: Any) -> int:
+            return 1
+
+    assert code_of(fit) == code_of(same) != code_of(other) and code_of("nuts") == ""
+    assert code_of(partial(fit, draws=3)) == code_of(partial(same, draws=3)) != code_of(partial(fit, draws=4))
+    assert code_of(Called()) == code_of(Called()) != ""
+
+
+def test_a_first_fit_that_was_impossible_is_so_again(tmp_path: Path) -> None:
+    def impossible(params: Any, rng: np.random.Generator) -> Any:
+        return {"y": np.full(6, np.nan) if params["mu"] < 1e9 else np.zeros(6)}
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="all of the 2 fits failed"):
+            sid.calibrate(normal, 2, fit=exact, generate=impossible, folder=tmp_path, **QUIET)
 
 
 def test_failures_are_recorded_and_nothing_is_dropped(tmp_path: Path) -> None:

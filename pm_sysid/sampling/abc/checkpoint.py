@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,12 +29,17 @@ class ABCCheckpoint:
     """The file of a run, and the settings that the run which wrote it must have had."""
 
     def __init__(
-        self, path: str | os.PathLike[str], identity: dict[str, Any], tested: Mapping[str, np.ndarray] | None = None
+        self, path: str | os.PathLike[str], identity: dict[str, Any], test: Callable[[], Mapping[str, np.ndarray]] = dict
     ) -> None:
-        self.path, self.identity, self.tested = place(path, "checkpoint"), plain(identity), plain(dict(tested or {}))
+        self.path, self.identity, self.test = place(path, "checkpoint"), plain(identity), test
         if self.path.is_dir():
             raise ValueError(f"checkpoint is the folder {self.path}; give a file, such as {self.path / 'run.nc'}.")
         self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    @cached_property
+    def tested(self) -> Mapping[str, np.ndarray]:
+        """What the models give at points drawn for a test, which tells them from others."""
+        return self.test()
 
     def save(self, state: RunState) -> None:
         """Replace the file."""
@@ -52,7 +58,7 @@ class ABCCheckpoint:
                         arrays |= _arrays(part, f"{kind}_{r}_{k}")
         rest = {
             "abc_ns": self.identity,
-            "tested": self.tested,
+            "tested": plain(dict(self.tested)),
             "seed": state.seed,
             "thresholds": [p.threshold for p in state.populations],
             "tried": [tried for tried, _ in state.mixture],
@@ -75,9 +81,9 @@ class ABCCheckpoint:
             ) from error
         remedy = "give the same models and settings, or a new file"
         check_identity(known, self.identity, f"the checkpoint in {str(self.path)!r} is of another run", remedy)
-        before = rest.get("tested", {})  # which files of earlier versions do not have
-        for name in self.tested:
-            if name in before and not np.allclose(before[name], self.tested[name], rtol=1e-6, atol=0.0, equal_nan=True):
+        # Files of earlier versions have none, and simulators with random numbers of their own do not repeat themselves.
+        for name, before in rest.get("tested", {}).items():
+            if not _alike(before, self.tested[name]) and _alike(self.tested[name], self.test()[name]):
                 raise ValueError(
                     f"the checkpoint in {str(self.path)!r} is of other models, priors or records: at points drawn for a test "
                     f"the {name} are not what they were; {remedy}."
@@ -93,6 +99,12 @@ class ABCCheckpoint:
             proposals = ProposalDistribution(regions, np.array(models), ProposalProbabilities(*probabilities), sizes)
             mixture.append((int(tried), proposals))
         return RunState(int(rest["seed"]), populations, rest["history"], mixture)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two arrays hold the same numbers but for rounding."""
+    a, b = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
+    return a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=0.0, equal_nan=True)
 
 
 def _arrays(ellipsoid: Ellipsoid, key: str) -> dict[str, np.ndarray]:

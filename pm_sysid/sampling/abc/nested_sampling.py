@@ -201,7 +201,7 @@ def sample_abc_ns(
     if checkpoint is None:
         stopped = run.go(None, progressbar)
     else:
-        saved = ABCCheckpoint(checkpoint, run.identity, simulations.tested())
+        saved = ABCCheckpoint(checkpoint, run.identity, simulations.tested)
         with locked(saved.path):
             run.restore(saved, random_seed)
             stopped = run.go(saved, progressbar)

@@ -15,8 +15,8 @@ from pm_sysid.sampling.abc.unit_cube import Cube
 #: What one more parameter gains by chance in squared errors over the noise's variance, with a probability of 99.7 %, at most.
 BY_CHANCE = 9.0
 
-#: Points of each model that tell whether a checkpoint is of it.
-TESTED = 5
+#: Points of each model that tell whether a checkpoint is of it, and of how many they are the first that constraints allow.
+TESTED, TRIED = 5, 500
 
 
 class Simulations:
@@ -62,19 +62,16 @@ class Simulations:
         return Outcome(distance, potential, simulations)
 
     def tested(self) -> dict[str, np.ndarray]:
-        """Parameters and distances at test points of each model, which tell it from one with other equations or records.
-
-        Distances of simulators that draw random numbers of their own are left out.
-        """
-        parameters, distances, again = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+        """Parameters and distances at test points of each model, which tell it from one with other equations or records."""
+        parameters, distances = list[np.ndarray](), list[np.ndarray]()
         for k, cube in enumerate(self.cubes):
-            points = np.random.default_rng(0).random((TESTED, cube.size))
+            points = np.random.default_rng(0).random((TRIED, cube.size))
+            allowed = np.flatnonzero(cube.log_potential(points) > -np.inf)
+            points = points[allowed[:TESTED] if len(allowed) else slice(TESTED)]
             padded = np.pad(points, ((0, 0), (0, self.width - cube.size)), constant_values=np.nan)
             parameters += [np.ravel(v) for v in cube.values(points).values()]
-            for found in (distances, again):
-                found.append(self(Candidates(np.full(TESTED, k), padded, 0)).distance)
-        same = np.array_equal(np.concatenate(distances), np.concatenate(again), equal_nan=True)
-        return {"parameters": np.concatenate(parameters)} | ({"distances": np.concatenate(distances)} if same else {})
+            distances.append(self(Candidates(np.full(len(points), k), padded, 0)).distance)
+        return {"parameters": np.concatenate(parameters), "distances": np.concatenate(distances)}
 
 
 def _check_distances(distances: Mapping[str, BatchDistance], given: Callable[..., float] | None) -> None:

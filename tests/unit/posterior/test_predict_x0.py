@@ -240,6 +240,26 @@ def test_samples_at_a_limit_say_on_which_side_a_start_is(limit: float) -> None:
     assert np.abs(apart).max() < 0.3
 
 
+@pytest.mark.filterwarnings("ignore:.*moves .* times more")
+@pytest.mark.parametrize("kind", ["white", "latent"])
+def test_values_beyond_a_limit_are_those_at_it(kind: str) -> None:
+    """Beside processes, samples at a limit are left out: errors that depend on each other have no tails of their own."""
+    system, options = KINDS[kind]
+    t, rng, limit = 0.1 * np.arange(100), np.random.default_rng(0), 0.3
+    y = np.clip(_free(t) @ np.array([1.0, -0.2]) + 0.02 * rng.standard_normal(100), -limit, limit)
+    given = sid.TimeSeries(t, np.zeros(100), None, intersample="zoh")
+    options = options | {"noise": 0.02, "limits": (-limit, limit), "x0": {"z": 0.5, "v": 0.0}, "x0_std": {"z": 1.0, "v": 2.0}}
+    options |= {"latent": {"d": sid.OU(scale=0.05, length=0.3)}} if kind == "latent" else {}
+    with pm.Model() as model:
+        sid.ODEFilter("y", system, given.replace(y=y), {"k": pm.Normal("k", 4.0, 0.1), "c": 0.4}, substeps=4, **options)
+    draws, starts = xr.Dataset({"k": (("chain", "draw"), np.full((1, 200), 4.0))}), []
+    for seen in (y, np.where(y >= limit, y + 0.1, y)):
+        runs = sid.predict(draws, given.replace(y=seen), model=model, draws=200, random_seed=0, substeps=4)
+        starts.append(runs[["z", "v"]].isel(time=0).to_array().to_numpy())
+    np.testing.assert_allclose(starts[0], starts[1], rtol=1e-6)
+    assert np.all(np.abs(starts[0].mean(axis=1) - [1.0, -0.2]) < 4 * starts[0].std(axis=1))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*moves .* times more")  # there is no input but the force
 def test_a_force_beside_little_noise_is_weighed_as_it_is() -> None:

@@ -82,6 +82,10 @@ def test_a_number_that_marks_what_is_missing_does_so_in_any_column(file: Path, c
     file.write_text("t,F,z\n0,1,2\n" + "".join(f"{k + 1},1,{cell}\n" for k, cell in enumerate(cells)))
     record = TimeSeries.from_csv(file, inputs="F", outputs="z", time="t", format=TextFormat(missing=["-9999"]))
     assert_array_equal(record.y, [2.0, 1.5 if cells[0] else np.nan, np.nan])
+    file.write_text("t,F,z\n0,1,2\n1,1,0\n")  # zero may mark what is missing, and is a time all the same
+    record = TimeSeries.from_csv(file, inputs="F", outputs="z", time="t", format=TextFormat(missing=["0"]))
+    assert_array_equal(record.t, [0.0, 1.0])
+    assert_array_equal(record.y, [2.0, np.nan])
     file.write_text("t,F,z\n0,1,2\n1,1,-9999\n")
     assert TimeSeries.from_csv(file, inputs="F", outputs="z", time="t").y[1] == -9999.0  # unless nobody says so
 

@@ -49,6 +49,30 @@ def test_none_where_little_is_explained_or_unknowns_are_many() -> None:
     assert explaining_points(many, np.zeros(512), lambda at: np.zeros(len(at)), 8) == []
     still = points(np.ones((512, 3)))
     assert explaining_points(still, np.zeros(512), lambda at: np.zeros(len(at)), 8) == []
+    sharp = np.where(np.arange(512) < 100, -1e6 * np.arange(512.0), -np.inf)
+    assert explaining_points(points(draws), sharp, lambda at: np.full(len(at), -np.inf), 8) == []
+
+
+@pytest.mark.parametrize("constant", [0.3, -7.3, 1e-3])
+def test_what_is_the_same_at_all_draws_stays(constant: float) -> None:
+    draws = np.column_stack([np.random.default_rng(1).standard_normal((512, 2)), np.full(512, constant)])
+
+    def judge(at: list[Unknowns]) -> np.ndarray:
+        return np.asarray(-0.5 * (values(at)[:, 0] / 0.01) ** 2)
+
+    found = values(explaining_points(points(draws), judge(points(draws)), judge, 16))
+    assert len(found) == 16 and np.all(found[:, 2] == pytest.approx(constant)) and np.ptp(found[:, 1]) > 1.0
+
+
+@pytest.mark.parametrize("width", [1e-4, 1e-6])
+def test_one_unknown_may_be_known_a_million_times_better_than_another(width: float) -> None:
+    draws = np.random.default_rng(1).standard_normal((512, 3))
+
+    def judge(at: list[Unknowns]) -> np.ndarray:
+        return np.asarray(-0.5 * ((values(at)[:, 0] - 0.1) / width) ** 2)
+
+    found = values(explaining_points(points(draws), judge(points(draws)), judge, 16))
+    assert len(found) == 16 and np.abs(found[:, 0] - 0.1).max() < 6 * width and np.ptp(found[:, 1]) > 1.0
 
 
 # -- a cliff ----------------------------------------------------------------------------------------------------------
