@@ -424,6 +424,8 @@ class Sequential:
         if not found.believable:
             return state
         around, variance = found.value - state.log_mass, found.error**2 + state.mass_error**2
+        if proposal.components > 1:  # as for the evidence of the last stage
+            variance += MATTERS**2
         value, error = (around, variance) if variance < state.variance else (state.log_evidence, state.variance)
         distance = (around - state.log_evidence) ** 2
         if distance > CHANCE**2 * (variance + state.variance):
