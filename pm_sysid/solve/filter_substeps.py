@@ -234,7 +234,7 @@ class LogLikelihoodCriterion(Criterion):
 
     @override
     def reached(self, change: float) -> str:
-        return f", judged {self.where.rstrip(',')}: the log-likelihood moves by {change:.2g} if they are refined"
+        return f", judged {self.where}: the log-likelihood moves by {change:.2g} if they are refined"
 
 
 def parameter_sets(at: Sequence[Unknowns], record: int) -> np.ndarray:
@@ -641,10 +641,13 @@ def filter_substeps(
             warn(criterion.unsettled(error))
             chosen = criterion.otherwise
         else:
-            chosen, criterion, cliff = _enough_to_pass(criterion, chosen, draws if scale == 1 else [])
+            enough, criterion, cliff = _enough_to_pass(criterion, chosen, draws if scale == 1 else [])
+            where = criterion.where
             if cliff > CLIFF:
                 warn(criterion.unsettled(cliff))
-                return StepChoice(chosen, substeps, where, cliff, False)
+                return StepChoice(enough, substeps, where, cliff, False)
+            if enough > chosen:
+                chosen, error = enough, criterion.change(criterion.value(enough), criterion.value(2 * enough))
             say_chosen(criterion, chosen, error)
     else:
         chosen, error = settled_substeps(criterion, substeps)
@@ -711,7 +714,7 @@ def _enough_to_pass(
         if (cliff := passed.change(value, finer)) <= CLIFF or 2 * n > MOST:
             break
         n *= 2
-    where = f"{criterion.where}, and at {len(drawn.at)} points that explain it,"
+    where = f"{criterion.where}, and at {len(drawn.at)} points that explain it"
     return n, criterion if n == substeps and cliff <= CLIFF else replace(criterion, where=where), cliff
 
 

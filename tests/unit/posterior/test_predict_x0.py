@@ -265,13 +265,6 @@ def test_values_beyond_a_limit_are_those_at_it(kind: str) -> None:
 def test_a_force_beside_little_noise_is_weighed_as_it_is() -> None:
     """What few paths say of many samples was taken for exact: starts lay one and a half deviations from the exact ones."""
     scale, length, noise, t = 1.0, 0.3, 0.01, 0.6 * np.arange(60)
-    system = sid.System(
-        lambda t, x, u, p: (x.v, u.d - p.k * x.z - p.c * x.v),
-        states=("z", "v"),
-        inputs=("d",),
-        params=("k", "c"),
-        observe=lambda t, x, dx, u, p: x.z,
-    )
     A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.4, 1.0], [0.0, 0.0, -1 / length]])
     step, spread = linalg.expm(A * 0.6), np.diag([0.0, 0.0, scale**2])
     fed = linalg.solve_continuous_lyapunov(A, -np.diag([0.0, 0.0, 2 * scale**2 / length]))
@@ -293,10 +286,10 @@ def test_a_force_beside_little_noise_is_weighed_as_it_is() -> None:
     for seed in range(6):
         rng = np.random.default_rng(seed)
         y = H @ np.array([0.3, -0.5]) + np.linalg.cholesky(covariance) @ rng.standard_normal(60)
-        measured = sid.TimeSeries(t, None, y)
+        measured = sid.TimeSeries(t, {"F": np.zeros(60)}, y, intersample="zoh")
         with pm.Model() as model:
             params = {"k": pm.Normal("k", 4.0, 0.1), "c": TRUTH["c"]}
-            sid.ODEFilter("y", system, measured, params, noise=noise, latent=latent, substeps=8)
+            sid.ODEFilter("y", PUSHED, measured, params, noise=noise, latent=latent, substeps=8)
         start = sid.predict(draws, measured, model=model, draws=400, random_seed=seed, substeps=8)[["z", "v"]].isel(time=0)
         best = exact @ H.T @ np.linalg.solve(covariance, y)
         apart.append((start.to_array().to_numpy().mean(axis=1) - best) / np.sqrt(np.diag(exact)))
