@@ -86,7 +86,7 @@ with pm.Model() as model:
     noise = pm.HalfNormal("noise", 0.05)
     sid.ODEFilter("y", duffing, record, params, noise=noise)
 
-    mode = sid.find_mode()
+    mode = sid.find_mode(random_seed=SEED)
     start = {"initvals": mode.initvals, "step": mode.nuts()}
     idata = pm.sample(
         500, tune=200, chains=2, cores=1, random_seed=SEED, progressbar=False, **start
