@@ -94,6 +94,21 @@ def test_a_sample_that_is_impossible_for_most_particles_is_taken_in(order: list[
     assert abs(np.mean(z)) < 4 / np.sqrt(SEEDS) and np.std(z, ddof=1) < 1.8
 
 
+@pytest.mark.slow
+def test_particles_are_made_more_where_a_sample_leaves_few() -> None:
+    """One particle of 500, or none, has a bound above the last measurement."""
+    with pm.Model() as model:
+        bound = pm.Uniform("bound", 0, 1)
+        pm.Uniform("y", 0, bound, observed=np.array([0.1] * 10 + [0.2]))
+    exact, sequential = np.log((0.2**-10 - 1) / 10), Sequential(Target(model, 1), 500)
+    z = []
+    for seed in range(SEEDS):
+        state = run(sequential, seed)
+        assert state.survivors > 20
+        z.append((state.log_evidence - exact) / np.sqrt(state.variance))
+    assert abs(np.mean(z)) < 4 / np.sqrt(SEEDS) and np.std(z, ddof=1) < 1.8
+
+
 def test_a_sample_that_no_particle_explains_is_refused() -> None:
     with pm.Model() as model:
         bound = pm.Uniform("bound", 0, 1)

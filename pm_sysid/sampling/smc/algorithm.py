@@ -22,6 +22,7 @@ from pm_sysid.sampling.smc.moves import Moves, autocorrelation_time, differences
 from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
 from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds, moments
 from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, evenly, normalised, systematic
+from pm_sysid.sampling.smc.stages import FEW
 from pm_sysid.sampling.smc.strata import Strata, log_raise, thin
 
 _log = logging.getLogger("pm_sysid")
@@ -44,6 +45,8 @@ REACH = 20.0
 PATH = 16
 #: Draws from the prior for each particle: the first samples cost little, and what no draw has found is seldom found later.
 CROWD = 30
+#: Survivors of a sample that particles are made more for, as a multiple of those that are too few.
+ENOUGH = 5
 #: Most particles that a mixture is fitted to.
 FITTED = 2000
 #: Steps along differences between two looks at how much the particles remember, and the correlation that is little enough.
@@ -57,6 +60,11 @@ ALIKE, DEARER = 2.5, 0.5
 REMEMBERED, STAGES, AROUND = 64, 40, 12
 #: Standard errors by which two estimates of the evidence may differ by chance.
 CHANCE = 2.0
+
+
+def _possible(state: SequentialState) -> int:
+    """Number of particles for which all samples that were taken in are possible."""
+    return int(np.sum(state.log_weights > -np.inf))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,12 +221,40 @@ class Sequential:
     def reweight(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
         """Take in samples until the effective sample size falls to the threshold, or there are no more.
 
+        Where a sample is possible for few particles only, they are weighted again from many more.
+
         Raises
         ------
         ValueError
             If no particle can explain the samples.
         """
-        count = len(state.particles.x)
+        weighted = self._weighted(state, rng)
+        alive = _possible(weighted)
+        if alive < min(FEW, self.draws / 2) and len(state.particles.x) <= self.draws:
+            begun = state._replace(evaluations=weighted.evaluations)
+            crowded = self._crowd(begun, min(CROWD, ENOUGH * FEW // max(alive, 1) + 1), rng)
+            again = self._weighted(crowded, rng) if crowded.particles is not state.particles else weighted
+            weighted = again if _possible(again) > alive else weighted._replace(evaluations=again.evaluations)
+        count = len(weighted.log_weights)
+        with np.errstate(divide="ignore"):
+            mean = scipy.special.logsumexp(weighted.log_weights) - np.log(count)
+        if not np.isfinite(mean):
+            raise ValueError(
+                f"every particle has a likelihood of zero at sample {weighted.n}: no draw of the prior can explain the record "
+                "up to there. Check units, input and priors (pm.sample_prior_predictive shows what they expect)."
+            )
+        variance = cluster_variance(weighted.log_weights, weighted.moved_weights, weighted.family)
+        return weighted._replace(
+            ess=min(float(effective_size(weighted.log_weights)), float(self.draws)),
+            variance=weighted.variance + variance,
+            log_evidence=weighted.log_evidence + float(mean),
+            product_variance=weighted.product_variance + variance,
+            log_product=weighted.log_product + float(mean),
+            survivors=min(weighted.survivors, _possible(weighted)),
+        )
+
+    def _weighted(self, state: SequentialState, rng: np.random.Generator) -> SequentialState:
+        """Particles weighted by as many more samples as the effective sample size allows."""
         moved = state.moved_weights
         state = state._replace(stage=state.stage + 1, log_weights=moved, sizes=np.array([float(effective_size(moved))]))
         # Once a stage: particles stay where they are while they are weighted.
@@ -228,21 +264,39 @@ class Sequential:
         enough = True
         while enough and state.fraction == 0.0 and not self.finished(state):
             state, enough = self._absorb(state, copy, rng)
-        with np.errstate(divide="ignore"):
-            mean = scipy.special.logsumexp(state.log_weights) - np.log(count)
-        if not np.isfinite(mean):
-            raise ValueError(
-                f"every particle has a likelihood of zero at sample {state.n}: no draw of the prior can explain the record up "
-                "to there. Check units, input and priors (pm.sample_prior_predictive shows what they expect)."
-            )
-        variance = cluster_variance(state.log_weights, state.moved_weights, state.family)
+        return state
+
+    def _crowd(self, state: SequentialState, times: int, rng: np.random.Generator) -> SequentialState:
+        """Add many more draws of the same target to the particles, by independent proposals that are like it.
+
+        What the few particles that a sample leaves say of the next target is little: all others descend from them. Draws and
+        particles are weighted by the balance heuristic, so that none counts much more where the proposals hardly reach.
+        """
+        x, found = state.particles.x, normalised(state.moved_weights)
+        N, M = len(x), times * self.draws
+        for corrected in (True, False):  # few components first, as for moves
+            proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected).with_room(x, found)
+            state, drawn = self._evaluate(state, proposal.draw(M, rng))
+            ratio = self._log_ratio(state, drawn, proposal)
+            estimate = importance(ratio)
+            if estimate.believable and estimate.efficiency * M >= self.draws:
+                break
+        else:
+            return state
+        everything = state.particles.join(drawn)
+        ratio = np.concatenate([self._log_ratio(state, state.particles, proposal), ratio]) - estimate.value
+        joint = ratio - np.logaddexp(np.log(N / (N + M)) + ratio, np.log(M / (N + M)))
+        weights = np.concatenate([state.moved_weights + joint[:N], joint[N:]])
+        some = np.flatnonzero(weights > -np.inf)
+        weights = weights[some] - scipy.special.logsumexp(weights[some]) + np.log(len(some))
         return state._replace(
-            ess=min(float(effective_size(state.log_weights)), float(self.draws)),
-            variance=state.variance + variance,
-            log_evidence=state.log_evidence + float(mean),
-            product_variance=state.product_variance + variance,
-            log_product=state.log_product + float(mean),
-            survivors=min(state.survivors, int(np.sum(state.log_weights > -np.inf))),
+            particles=everything.take(some),
+            chain=np.arange(len(some)),
+            family=np.arange(len(some)),
+            log_weights=weights,
+            moved_weights=weights,
+            region=proposal.nearest(everything.x[some]),
+            components=proposal.components,
         )
 
     def _absorb(self, state: SequentialState, copy: np.ndarray, rng: np.random.Generator) -> tuple[SequentialState, bool]:
