@@ -18,6 +18,7 @@ from typing import Any
 from pymc.distributions.censored import CensoredRV  # class of the random variable of pm.Censored
 from pymc.distributions.shape_utils import change_dist_size  # a random variable with more dimensions
 from pymc.distributions.simulator import SimulatorRV  # class of the random variable of pm.Simulator
+from pymc.distributions.transforms import _default_transform as default_transform  # that of a distribution, by its class
 from pymc.logprob.abstract import _logprob as logprob  # dispatch: the log density of a random variable, by its class
 from pymc.logprob.utils import (
     CheckParameterValue,  # the check of parameters that a log density contains
@@ -149,6 +150,7 @@ __all__ = [
     "WarningType",
     "change_dist_size",
     "dataclass_state",
+    "default_transform",
     "get_random_generator",
     "get_value_vars_from_user_vars",
     "indices_from_subtensor",

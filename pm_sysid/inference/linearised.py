@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.likelihood.filter_view import FilterView
+from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.posterior.initial_state_check import (
     InitialStateCheck,
     check_initial_state,
@@ -81,7 +83,7 @@ class Linearised:
     def _ruled_out(self, idata: xr.DataTree, evidence: float, check: InitialStateCheck, sequential: bool) -> list[str]:
         """What speaks for parameters that a linearisation has ruled out: posterior draws know nothing of them."""
         view = self.view
-        if len(view.model.observed_RVs) > 1 or view.model.potentials:
+        if len(view.model.observed_RVs) > 1 or constrained(Coordinates(view.model)):
             return []
         if (least := self.from_prior.get(view.op.substeps)) is None:  # the same for every sampler
             least = self.from_prior[view.op.substeps] = prior_evidence(view, self.random_seed)

@@ -30,6 +30,7 @@ from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
+from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.innovations import coloured_output
 from pm_sysid.progress import compiling, drawable, progress_bar
@@ -283,8 +284,8 @@ class _Run:
         if self.mode is None or not self.mode.converged:
             self.say("sequential sampling, since the search did not end at a clear maximum")
             return "ibis"
-        if self.model.potentials:
-            self.say("sequential sampling, since potentials may cut the space, where gradients do not help")
+        if constrained(coordinates):
+            self.say("sequential sampling, since potentials or transforms cut the prior, where gradients do not help")
             return "ibis"
         shares = self.mode.shares
         if np.sum(shares > SECOND_MODE) > 1:

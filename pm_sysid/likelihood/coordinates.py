@@ -13,7 +13,7 @@ import xarray as xr
 from pytensor.graph import vectorize_graph
 from pytensor.graph.basic import Variable
 
-from pm_sysid.compat import CheckParameterValue, join_nonshared_inputs, toposort
+from pm_sysid.compat import CheckParameterValue, default_transform, join_nonshared_inputs, toposort
 from pm_sysid.environment import compiling
 from pm_sysid.idata import dataset
 from pm_sysid.likelihood.circular import circular_coordinates, in_other_turns, same_turn
@@ -192,6 +192,16 @@ class Coordinates:
             forward.append(rv if transform is None else transform.forward(rv, *rv.owner.inputs))
         batched = vectorize_graph(forward, inputs)
         return compiled(list(inputs.values()), batched, trust_input=True)
+
+
+def added_transforms(model: pm.Model) -> list[tuple[Variable, Any]]:
+    """Free variables with transforms that their distributions do not have by themselves: these may cut the prior."""
+    found = []
+    for rv, transform in model.rvs_to_transforms.items():
+        own = default_transform(rv.owner.op, rv) if rv in model.free_RVs else transform
+        if transform is not None and type(transform) is not type(own):
+            found.append((rv, transform))
+    return found
 
 
 def checked(output: Variable) -> Variable:

@@ -1,4 +1,4 @@
-"""Draws from the prior of a model; potentials cut the prior, or thin it out."""
+"""Draws from the prior of a model; potentials cut the prior, or thin it out, and transforms may cut it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from pytensor.graph import ancestors, vectorize_graph
 
 from pm_sysid.compat import change_dist_size, reseed_rngs
 from pm_sysid.environment import compiling
-from pm_sysid.likelihood.coordinates import Coordinates, for_each_particle
+from pm_sysid.likelihood.coordinates import Coordinates, added_transforms, for_each_particle
+from pm_sysid.likelihood.kept import once
 
 #: Prior draws for each that obeys the potentials, beyond which these are taken for a mistake.
 TRIED_FOR_EACH = 100_000
 #: Draws after which constraints that none obeys are refused; a draw made together with others costs less.
 TRIED_TOGETHER, TRIED_ONE_BY_ONE = 1_000_000, 100_000
+#: Draws that tell whether transforms cut the prior.
+TELLING = 1000
 #: Most draws made together.
 BLOCK = 100_000
 
@@ -31,43 +34,55 @@ def draw_prior(coordinates: Coordinates, draws: int, random_seed: Any = None) ->
     Raises
     ------
     ValueError
-        If hardly any draw obeys the potentials, or a potential is positive.
+        If hardly any draw obeys the constraints, or a potential is positive.
     """
     return draw_prior_and_mass(coordinates, draws, random_seed)[0]
 
 
 class Mass(NamedTuple):
-    """Logarithm of the share of the prior that the potentials leave, and its standard error."""
+    """Logarithm of the share of the prior that potentials and transforms leave, and its standard error."""
 
     log: float = 0.0
     error: float = 0.0
 
 
+def constrained(coordinates: Coordinates) -> bool:
+    """Whether potentials or transforms cut the prior, or thin it out."""
+    model = coordinates.model
+    if model.potentials or not added_transforms(model):
+        return bool(model.potentials)
+    try:
+        rows = once(model, coordinates.point, constrained, lambda: free_draws(coordinates, TELLING, 0))
+    except NotImplementedError:  # nothing that begins with draws of the prior can take this model
+        return False
+    return not np.isfinite(rows).all()
+
+
 def draw_prior_and_mass(coordinates: Coordinates, draws: int, random_seed: Any = None) -> tuple[np.ndarray, Mass]:
-    """Particles from the prior of a model, shape (draws, d), and the share of the draws that its potentials kept."""
+    """Particles from the prior of a model, shape (draws, d), and the share of the draws that its constraints kept."""
     if not coordinates.model.potentials:
-        return free_draws(coordinates, draws, random_seed), Mass()
+        rows = free_draws(coordinates, draws, random_seed)
+        if np.isfinite(rows).all():
+            return rows, Mass()
     rng = np.random.default_rng(random_seed)
     (rows,), mass = _thinned(
-        draws, rng, lambda n: [free_draws(coordinates, n, rng)], lambda c: coordinates.potential(c[0]), TRIED_TOGETHER, BLOCK
+        draws, rng, lambda n: [free_draws(coordinates, n, rng)], lambda c: _log_chance(coordinates, c[0]), TRIED_TOGETHER, BLOCK
     )
     return rows, mass
 
 
+def _log_chance(coordinates: Coordinates, rows: np.ndarray) -> np.ndarray:
+    """Potential (n,) of draws (n, d); minus infinity where a transform cannot take a value."""
+    possible = np.isfinite(rows).all(axis=1)
+    result = np.where(possible, 0.0, -np.inf)
+    if coordinates.model.potentials and possible.any():
+        result[possible] = coordinates.potential(rows[possible])
+    return result
+
+
 def free_draws(coordinates: Coordinates, draws: int, random_seed: Any) -> np.ndarray:
-    """Particles (draws, d) from the distributions of the free variables, whatever the potentials."""
-    return _rows(coordinates, _free_columns(coordinates, draws, random_seed), draws)
-
-
-def _rows(coordinates: Coordinates, drawn: Columns, draws: int) -> np.ndarray:
-    """Particles of unconstrained values."""
-    for rv, value in zip(coordinates.model.free_RVs, drawn, strict=True):
-        if not np.all(np.isfinite(value)):
-            raise ValueError(
-                f"the prior of {rv.name!r} draws values its transform cannot take; give it a prior whose draws obey the "
-                "constraint, or start from particles of your own."
-            )
-    return coordinates.columns(drawn, draws)
+    """Particles (draws, d) from the distributions of the free variables, NaN where transforms cannot take them."""
+    return coordinates.columns(_free_columns(coordinates, draws, random_seed), draws)
 
 
 def possible_draws(coordinates: Coordinates, draws: int, random_seed: Any) -> np.ndarray:
@@ -78,7 +93,7 @@ def possible_draws(coordinates: Coordinates, draws: int, random_seed: Any) -> np
     NotImplementedError
         If a prior cannot be drawn from, such as ``pm.Flat``.
     """
-    rows = coordinates.columns(_free_columns(coordinates, draws, random_seed), draws)
+    rows = free_draws(coordinates, draws, random_seed)
     fine: np.ndarray = rows[np.isfinite(rows).all(axis=1)]
     return fine
 
@@ -142,8 +157,8 @@ class Prior:
         self.names = [rv.name for rv in model.free_RVs]
         self.others = [rv.name for rv in model.observed_RVs] if observed else []
         variables = [*model.free_RVs, *(model.observed_RVs if observed else [])]
-        with compiling:
-            self._draw, updates = pm.compile([], variables, return_updates=True)
+        with compiling:  # unconstrained values, too: they tell whether a draw obeys the constraints
+            self._draw, updates = pm.compile([], [*variables, *_unconstrained(model)], return_updates=True)
         self._rngs = list(updates)
 
     def draw(self, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -152,18 +167,18 @@ class Prior:
         Raises
         ------
         ValueError
-            If hardly any draw obeys the potentials, or a potential is positive.
+            If hardly any draw obeys the constraints, or a potential is positive.
         """
         reseed_rngs(self._rngs, int(rng.integers(2**63)))
         columns, _ = _thinned(
             count,
             rng,
             lambda n: [np.stack(v) for v in zip(*(self._draw() for _ in range(n)), strict=True)],
-            self._potential if self.model.potentials else None,
+            lambda c: _log_chance(self.coordinates, self.coordinates.columns(c[-len(self.names) :], len(c[0]))),
             TRIED_ONE_BY_ONE,
             block=1,
         )
-        return dict(zip([*self.names, *self.others], columns, strict=True))
+        return dict(zip([*self.names, *self.others], columns, strict=False))
 
     def particles(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Particles (count, d) in unconstrained space, drawn together if the model allows it, by a function compiled once.
@@ -181,8 +196,8 @@ class Prior:
         (rows,), _ = _thinned(
             count,
             rng,
-            lambda n: [_rows(self.coordinates, function(n), n)],
-            (lambda c: self.coordinates.potential(c[0])) if self.model.potentials else None,
+            lambda n: [self.coordinates.columns(function(n), n)],
+            lambda c: _log_chance(self.coordinates, c[0]),
             TRIED_TOGETHER,
             BLOCK,
         )
@@ -199,16 +214,12 @@ class Prior:
             function, updates = pm.compile([number], graphs, mode="FAST_COMPILE", return_updates=True)
         return function, list(updates)
 
-    def _potential(self, drawn: Columns) -> np.ndarray:
-        values = dict(zip(self.names, drawn, strict=False))
-        return self.coordinates.potential(self.coordinates.unconstrained(values))
-
 
 def _thinned(
     count: int,
     rng: np.random.Generator,
     draw: Callable[[int], Columns],
-    potential: Callable[[Columns], np.ndarray] | None,
+    potential: Callable[[Columns], np.ndarray],
     limit: int,
     block: int,
 ) -> tuple[Columns, Mass]:
@@ -224,19 +235,18 @@ def _thinned(
         # Fewer draws obey narrow constraints: then they are drawn by many.
         n = min(max(count, 10 * tried), block)
         columns = draw(n)
-        if potential is not None:
-            log_chance = potential(columns)
-            obeying = _obeying(log_chance, rng)
-            columns = [c[obeying] for c in columns]
-            chance = np.exp(log_chance)
-            first, second = first + float(chance.sum()), second + float((chance**2).sum())
-        kept.append(columns)
-        found, tried = found + len(columns[0]), tried + n
+        log_chance = potential(columns)
+        obeying = _obeying(log_chance, rng)
+        chance = np.exp(log_chance)
+        first, second = first + float(chance.sum()), second + float((chance**2).sum())
+        kept.append([c[obeying] for c in columns])
+        found, tried = found + int(obeying.sum()), tried + n
         if found < count and tried >= max(limit, TRIED_FOR_EACH * found):
             raise ValueError(
-                f"{found} of {tried} prior draws obey the model's potentials; the constraints contradict the priors."
+                f"{found} of {tried} prior draws obey the model's potentials and transforms; the constraints contradict the "
+                "priors."
             )
-    mass = Mass() if potential is None else Mass(np.log(first / tried), np.sqrt(max(second / first**2 - 1 / tried, 0.0)))
+    mass = Mass(np.log(first / tried), np.sqrt(max(second / first**2 - 1 / tried, 0.0)))
     return [np.concatenate(parts)[:count] for parts in zip(*kept, strict=True)], mass
 
 
@@ -247,5 +257,7 @@ def _obeying(potential: np.ndarray, rng: np.random.Generator) -> np.ndarray:
             f"a potential of the model is {np.nanmax(potential):.3g} for a draw of the prior; prior draws can only be thinned "
             "out: write potentials that are at most zero (constraints are zero or minus infinity)."
         )
+    if np.isin(potential, (0.0, -np.inf)).all():
+        return np.asarray(potential == 0.0)
     keep: np.ndarray = -rng.standard_exponential(len(potential)) < potential
     return keep

@@ -16,7 +16,9 @@ import xarray as xr
 
 from pm_sysid.arguments import shown
 from pm_sysid.idata import elements, group, labelled, posterior_of
+from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
+from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
 from pm_sysid.posterior.log_likelihood import evaluate
 from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
@@ -350,16 +352,16 @@ def _undecided_by_loo(table: pd.DataFrame) -> dict[str, str]:
 
 
 def _not_normalised(models: Mapping[str, pm.Model], runs: Mapping[str, Any]) -> dict[str, str]:
-    """Models with potentials whose evidence is not normalised by these, where that of others is."""
+    """Models with constraints whose evidence is not normalised by these, where that of others is."""
     known = {name: stages(run) for name, run in runs.items() if not np.isnan(_evidence(run).value)}
     normalised = [name for name, statistics in known.items() if "log_evidence" in statistics]
     if not normalised:
         return {}
     return {
-        name: f"evidence: it cannot be compared with that of {_listed(normalised)}: pm.sample_smc takes potentials as they "
-        "are, sample_ibis and sample normalise the prior that these leave. Sample all models in one way."
+        name: f"evidence: it cannot be compared with that of {_listed(normalised)}: pm.sample_smc takes potentials and "
+        "transforms as they are, sample_ibis and sample normalise the prior that these leave. Sample all models in one way."
         for name in known
-        if name not in normalised and models[name].potentials
+        if name not in normalised and constrained(Coordinates(models[name]))
     }
 
 

@@ -95,6 +95,27 @@ def test_a_sample_that_is_impossible_for_most_particles_is_taken_in(order: list[
 
 
 @pytest.mark.slow
+def test_ordered_unknowns_are_drawn_in_order_and_the_evidence_is_that_of_their_prior() -> None:
+    """Two exchangeable unknowns whose sum and difference are measured: in order the posterior has one mode."""
+    with pm.Model() as model:
+        k = pm.Normal("k", 0.0, 1.0, shape=2, transform=pm.distributions.transforms.ordered, initval=[-0.5, 0.5])
+        pm.Normal("y", k[0] + k[1], 0.3, observed=np.array([0.2, 0.5, 0.4]))
+        pm.Normal("d", (k[1] - k[0]) ** 2, 0.5, observed=1.0)
+    grid = np.linspace(-6, 6, 1501)
+    a, b = np.meshgrid(grid, grid, indexing="ij")
+    log_density = stats.norm.logpdf(a) + stats.norm.logpdf(b) + stats.norm.logpdf(1.0, (b - a) ** 2, 0.5)
+    log_density += sum(stats.norm.logpdf(y, a + b, 0.3) for y in (0.2, 0.5, 0.4)) + np.log(2)
+    log_density = np.where(a < b, log_density, -np.inf)
+    exact = logsumexp(log_density) + 2 * np.log(grid[1] - grid[0])
+    z = []
+    for seed in range(10):
+        found = sid.log_evidence(sid.sample_ibis(500, model=model, chains=2, cores=1, progressbar=False, random_seed=seed))
+        assert not found.doubt
+        z.append((found.value - exact) / found.error)
+    assert abs(np.mean(z)) < 4 / np.sqrt(10) and np.std(z, ddof=1) < 1.8
+
+
+@pytest.mark.slow
 def test_particles_are_made_more_where_a_sample_leaves_few() -> None:
     """One particle of 500, or none, has a bound above the last measurement."""
     with pm.Model() as model:

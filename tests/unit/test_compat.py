@@ -202,6 +202,17 @@ def _(thing: Any) -> None:
     assert np.isclose(found.eval(), -np.log(2.0) - 0.5 * np.log(2 * np.pi))
 
 
+@checks("default_transform")
+def _(thing: Any) -> None:
+    import pymc as pm
+
+    with pm.Model() as model:
+        positive = pm.HalfNormal("positive")
+        free = pm.Normal("free", shape=2, transform=pm.distributions.transforms.ordered)
+    assert type(thing(positive.owner.op, positive)) is type(model.rvs_to_transforms[positive])
+    assert thing(free.owner.op, free) is None and model.rvs_to_transforms[free] is not None
+
+
 @checks("CheckParameterValue")
 def _(thing: Any) -> None:
     import pymc as pm

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor.graph import graph_replace, vectorize_graph
 from pytensor.graph.basic import Variable
 
-from pm_sysid.likelihood.coordinates import element_labels, for_each_particle
+from pm_sysid.likelihood.coordinates import added_transforms, element_labels, for_each_particle
 from pm_sysid.recurrence.functions import compiled
 
 #: Prior draws at a time from which the prior mass that the constraints leave is estimated, at most so many times, and the
@@ -61,7 +61,10 @@ class Cube:
         return dict(zip(self.shapes, found, strict=True))
 
     def log_potential(self, points: np.ndarray) -> np.ndarray:
-        """Sum of the model's potentials (B,) at points of the cube; minus infinity where a constraint is violated."""
+        """Sum of the model's potentials (B,) at points of the cube; minus infinity where a constraint is violated.
+
+        A transform that cannot take a value is a constraint, too.
+        """
         _, function = self._functions
         if function is None:
             return np.zeros(len(points))
@@ -76,7 +79,7 @@ class Cube:
 
     def constraint_mass(self, seed: Sequence[int]) -> ConstraintMass:
         """What normalises the constrained prior, by prior draws until its error is small or there have been many."""
-        if not self.model.potentials:
+        if self._functions[1] is None:
             return ConstraintMass(0.0, 0.0)
         rng = np.random.default_rng(seed)
         draws, total, squares, error = 0, 0.0, 0.0, np.inf
@@ -87,7 +90,8 @@ class Cube:
                 error = float(np.sqrt(max(squares / total**2 - 1 / draws, 0.0)))
         if not 0 < total < np.inf:
             raise ValueError(
-                f"none of {draws} prior draws obeys the model's potentials; the constraints contradict the priors."
+                f"none of {draws} prior draws obeys the model's potentials and transforms; the constraints contradict the "
+                "priors."
             )
         return ConstraintMass(float(np.log(total / draws)), error)
 
@@ -108,9 +112,13 @@ class Cube:
                     "Uniform, Normal or LogNormal, or transform one of these in a pm.Deterministic."
                 ) from error
             (known[rv],) = graph_replace([value], known, strict=False) if known else (value,)
-        potentials = graph_replace([pt.sum(p) for p in model.potentials], known, strict=False) if model.potentials else []
+        constraints = [pt.sum(p) for p in model.potentials]
+        for rv, transform in added_transforms(model):
+            free = transform.forward(rv, *rv.owner.inputs)
+            constraints.append(pt.switch(pt.any(pt.isnan(free) | pt.isinf(free)), -np.inf, 0.0))
+        constraints = graph_replace(constraints, known, strict=False) if constraints else []
         values = [pt.cast(known[rv], "float64") for rv in model.free_RVs]
-        total = [sum(potentials[1:], potentials[0])] if potentials else []
+        total = [sum(constraints[1:], constraints[0])] if constraints else []
         count = cube.shape[0]
         batched = vectorize_graph([*values, *total], {row: cube})
         shapes = [*self.shapes.values(), *([()] if total else [])]

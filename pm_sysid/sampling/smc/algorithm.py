@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 
 from pm_sysid.arguments import number, shown, whole
-from pm_sysid.likelihood.prior_draws import Mass, draw_prior_and_mass
+from pm_sysid.likelihood.prior_draws import Mass, constrained, draw_prior_and_mass
 from pm_sysid.likelihood.target import MIN_DIFFUSION_SAMPLES, Target
 from pm_sysid.sampling.smc.evidence import Estimate, bridge, importance, joined
 from pm_sysid.sampling.smc.missed_modes import MATTERS
@@ -123,8 +123,8 @@ class Sequential:
             by = T if not self.target.calibrates_diffusion else start.n or first
         mass = start.mass
         if mass is None:  # of particles that are no prior draws of this run: the prior is drawn from for its mass alone
-            constrained = bool(self.target.coordinates.model.potentials)
-            mass = draw_prior_and_mass(self.target.coordinates, self.draws, 0)[1] if constrained else Mass()
+            coordinates = self.target.coordinates
+            mass = draw_prior_and_mass(coordinates, self.draws, 0)[1] if constrained(coordinates) else Mass()
         return SequentialState(
             particles=self._particles(start.x, start.n, 0.0, by),
             chain=np.arange(count),

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from pm_sysid.idata import group
-from pm_sysid.likelihood.prior_draws import draw_prior_and_mass
+from pm_sysid.likelihood.prior_draws import constrained, draw_prior_and_mass
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
 from pm_sysid.sampling.smc.evidence import Estimate
@@ -82,7 +82,7 @@ def weighed(
     if found is None:
         return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
     moved, estimate = found.moved(x), found.estimate
-    if model.potentials:  # the evidence is that of the prior that they leave
+    if constrained(coordinates):  # the evidence is that of the prior that is left
         mass = draw_prior_and_mass(coordinates, max(len(x), OF_MASS), rng)[1]
         estimate = estimate._replace(value=estimate.value - mass.log, error=float(np.hypot(estimate.error, mass.error)))
     if modes is None:  # weighted draws that say less have left out a part themselves

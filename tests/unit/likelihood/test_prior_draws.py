@@ -104,3 +104,41 @@ def test_particles_of_a_prior_that_is_drawn_one_by_one(monkeypatch: pytest.Monke
         pm.LogNormal("x", 1.0, 0.5)
     found = Prior(model).particles(300, np.random.default_rng(1))
     assert found.shape == (300, 1) and abs(found.mean() - 1.0) < 0.15 and abs(found.std() - 0.5) < 0.1
+
+
+def ordered(n: int = 3) -> pm.Model:
+    with pm.Model() as model:
+        k = pm.Normal("k", shape=n, transform=pm.distributions.transforms.ordered, initval=np.arange(float(n)))
+        pm.Normal("y", k.sum(), observed=np.zeros(3))
+    return model
+
+
+def test_draws_obey_transforms_and_tell_what_these_leave() -> None:
+    """One of n! orders."""
+    model = ordered()
+    coordinates, rng = Coordinates(model), np.random.default_rng(1)
+    x, mass = prior_draws.draw_prior_and_mass(coordinates, 2000, 1)
+    assert x.shape == (2000, 3) and np.isfinite(x).all()
+    assert abs(mass.log + np.log(6)) < 4 * mass.error < 0.2
+    # First, and gaps between neighbours: of three normal numbers in order.
+    assert abs(x[:, 0].mean() + 0.846) < 0.06
+    prior = Prior(model)
+    assert np.all(np.diff(prior.draw(20, rng)["k"]) > 0)
+    assert np.isfinite(prior.particles(20, rng)).all()
+    assert prior_draws.constrained(coordinates)
+
+
+def test_transforms_that_take_all_draws_leave_the_whole_prior() -> None:
+    with pm.Model() as model:
+        pm.LogNormal("a")
+        pm.Beta("b", 2, 2)
+        pm.HalfNormal("c", default_transform=None, transform=pm.distributions.transforms.log)
+    assert not prior_draws.constrained(Coordinates(model))
+    assert prior_draws.draw_prior_and_mass(Coordinates(model), 100, 1)[1] == prior_draws.Mass()
+
+
+def test_transforms_that_take_no_draw_are_refused() -> None:
+    with pm.Model() as model:
+        pm.Normal("x", transform=pm.distributions.transforms.Interval(50.0, 60.0), initval=55.0)
+    with pytest.raises(ValueError, match="obey the model's potentials and transforms"):
+        draw_prior(Coordinates(model), 10, 1)

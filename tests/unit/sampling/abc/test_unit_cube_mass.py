@@ -32,6 +32,18 @@ def test_a_small_mass_is_drawn_until_it_is_known() -> None:
     assert abs(math.exp(mass.log) * math.factorial(6) - 1) < 4 * mass.error
 
 
+def test_a_transform_that_cannot_take_a_value_is_a_constraint() -> None:
+    with pm.Model() as model:
+        corners = pm.Uniform(
+            "corners", 0.0, 1.0, shape=3, transform=pm.distributions.transforms.ordered, initval=[0.2, 0.5, 0.7]
+        )
+        pm.Simulator("y", lambda rng, x, size=None: np.atleast_1d(x), corners[0], observed=[0.0])
+    cube = Cube(model)
+    assert cube.log_potential(np.array([[0.1, 0.2, 0.3], [0.1, 0.3, 0.2]])).tolist() == [0.0, -np.inf]
+    mass = cube.constraint_mass([1])
+    assert abs(math.exp(mass.log) * 6 - 1) < 4 * mass.error
+
+
 def test_draws_follow_the_seed() -> None:
     cube = Cube(ordered(3))
     assert cube.constraint_mass([1]) == cube.constraint_mass([1]) != cube.constraint_mass([2])
