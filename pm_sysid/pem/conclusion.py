@@ -10,6 +10,7 @@ import scipy
 from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, allowing_for, coloured, runs_freely
 from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
 from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
+from pm_sysid.pem.linearisation import linearisation_shift
 from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
 from pm_sysid.pem.optima import Found
 from pm_sysid.pem.setup import Setup, Unknowns
@@ -23,6 +24,8 @@ from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, 
 NEGLIGIBLE = 1e-3
 #: Standard errors by which a measurement noise is too small, because unknowns fit a part of it, that are worth a word.
 TAKEN = 0.5
+#: Standard errors by which the linearisation of a filter may move an unknown without a word.
+LINEARISED = 0.3
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
 FEW_LEFT = 10
 #: Measured values of an output that tell its noise, at least.
@@ -78,6 +81,8 @@ class Conclusion:
         if rest and self.success and not self.untold:
             self._of_near_errors()
             self._of_far_errors()
+        if rest and self.success:
+            self._of_linearisation()
 
     @property
     def message(self) -> str:
@@ -291,6 +296,20 @@ class Conclusion:
             f"The standard errors of {named} are too small: four of them away the fit is hardly worse, since the record says "
             "little of these unknowns. Sample the posterior (sid.sample), fix some (fixed=...), or use a longer record."
         )
+
+    def _of_linearisation(self) -> None:
+        """What the linearisation of an extended Kalman filter costs beside the standard errors."""
+        shift = linearisation_shift(self.target, self.x, self.errors)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            moved = np.nan_to_num(np.abs(shift) / self.errors)
+        most = int(np.argmax(moved))
+        if moved[most] <= LINEARISED:
+            return
+        self._words.append(
+            f"The filter linearises: without that, {self.unknowns.layout.names[most]} would move by {moved[most]:.2g} standard "
+            "errors. The standard errors allow for that; give predictor=UnscentedKalman(...)."
+        )
+        self.covariance = self.covariance + np.diag(shift**2)
 
     def _moves_in_steps(self, i: int) -> bool:
         """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""

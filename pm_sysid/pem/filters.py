@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -190,6 +192,12 @@ class KalmanFilter(Filter):
         outputs, _ = self._recurrence(want)(params, starts, *self.arrays)
         m = len(self.system.outputs)
         return outputs[:, :m], outputs[:, -m:]
+
+    def with_sigma_points(self, sigma: tuple[float, float, float]) -> KalmanFilter:
+        """The same predictor by sigma points (alpha, beta, kappa) in the place of a linearisation."""
+        other = copy(self)
+        other.form = replace(self.form, sigma=sigma)
+        return other
 
     def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> KalmanFilter:
         """See :class:`Filter`."""

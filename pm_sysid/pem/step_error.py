@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pm_sysid.pem.filters import KalmanFilter
-from pm_sysid.pem.objective import Objective
+from pm_sysid.pem.objective import Evaluation, Objective
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.unseen import sizes
 
@@ -31,6 +31,16 @@ class StepError(NamedTuple):
         """By how much to multiply the substeps, a power of two: by as much as makes what is moved tolerable, or the most."""
         doublings = np.ceil(np.log2(self.moved / TOLERATED) / ORDER[method])
         return int(min(2.0 ** max(doublings, 1.0), MOST))
+
+
+def newton_step(at: Evaluation, x: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, float]:
+    """One step of Gauss and Newton (f,) of the unknowns at the places ``free``, and how much lower it should end."""
+    size = sizes(x)[free]
+    information = at.information[np.ix_(free, free)] * np.outer(size, size)
+    scale = 1.0 / np.sqrt(np.maximum(np.diag(information), 1e-300))
+    slope = at.gradient[free] * size * scale
+    step = -np.linalg.pinv(information * np.outer(scale, scale), rcond=1e-13, hermitian=True) @ slope
+    return step * scale * size, -0.5 * float(slope @ step)
 
 
 def step_error(target: Objective, finer: Objective, x: np.ndarray, stderr: np.ndarray) -> StepError | None:
@@ -57,13 +67,8 @@ def step_error(target: Objective, finer: Objective, x: np.ndarray, stderr: np.nd
         return None
     if fine.residuals.size and fine.value <= ROUNDING**2 * np.nanmean(y**2):
         return None
-    size = sizes(x)[free]
-    information = fine.information[np.ix_(free, free)] * np.outer(size, size)
-    scale = 1.0 / np.sqrt(np.maximum(np.diag(information), 1e-300))
-    slope = fine.gradient[free] * size * scale
-    step = -np.linalg.pinv(information * np.outer(scale, scale), rcond=1e-13, hermitian=True) @ slope
-    reached = fine.value + 0.5 * float(slope @ step)
-    moved = np.abs(step * scale * size / stderr[free])[told]
-    if not moved.max() > TOLERATED or c.gain(coarse.value, reached) > OWN:
+    step, lower = newton_step(fine, x, free)
+    moved = np.abs(step / stderr[free])[told]
+    if not moved.max() > TOLERATED or c.gain(coarse.value, fine.value - lower) > OWN:
         return None
     return StepError(int(free[told[np.argmax(moved)]]), float(moved.max()))
