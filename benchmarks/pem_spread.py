@@ -17,6 +17,8 @@
   optima, and of a dead zone, whose errors have ripples; a fit that is right counts as such whether it is sure or not.
 - ``proportional``: 200 records each of a decay (60 samples, and 20) and of an oscillator, ringing and forced, with white noise
   of 10 % of the reading, and, for the last of these, with such noise that is correlated from sample to sample.
+- ``linearised``: 100 records each of a Van der Pol oscillator that is pushed at random between samples, sampled coarsely and
+  finely, by an extended Kalman filter and by an unscented one.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -369,6 +371,53 @@ def proportional(n: int) -> dict[str, Any]:
     return results
 
 
+def pushed(n: int, dt: float, T: int = 400) -> list[sid.TimeSeries]:
+    """Records of a Van der Pol oscillator whose velocity gets a random push in each sampling interval."""
+    rng, t = np.random.default_rng(0), dt * np.arange(T)
+    force, fine = np.sin(0.6 * t) + 0.7 * np.sin(1.3 * t + 1.0), 16
+    x, z = np.stack([0.5 + 0.3 * rng.standard_normal(n), np.zeros(n)]), np.empty((T, n))
+
+    def rate(u: float, x: np.ndarray) -> np.ndarray:
+        return np.stack([x[1], 1.5 * (1 - x[0] ** 2) * x[1] - 2.0 * x[0] + u])
+
+    for i in range(T):
+        z[i] = x[0]
+        u = np.interp(np.arange(2 * fine + 1) / (2 * fine), [0, 1], force[i : i + 2]) if i + 1 < T else []
+        for j in range(0, len(u) - 1, 2):  # classical Runge-Kutta steps
+            h = dt / fine
+            a = rate(u[j], x)
+            b = rate(u[j + 1], x + h / 2 * a)
+            c = rate(u[j + 1], x + h / 2 * b)
+            x = x + h / 6 * (a + 2 * b + 2 * c + rate(u[j + 2], x + h * c))
+        x[1] += 0.5 * np.sqrt(dt / 0.3) * rng.standard_normal(n)
+    y = z + 0.2 * rng.standard_normal(z.shape)
+    return [sid.TimeSeries(t, force, y[:, k], inputs="F", intersample="foh") for k in range(n)]
+
+
+def linearised(n: int) -> dict[str, Any]:
+    """Process noise in a strongly nonlinear system."""
+    print("\nRecords of a Van der Pol oscillator that is pushed at random")
+    system = sid.System(
+        lambda t, x, u, p: (x.v, p.mu * (1 - x.z**2) * x.v - p.k * x.z + u.F), states=("z", "v"), inputs=("F",),
+        params=("mu", "k"), observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    results, guess = {}, {"mu": 1.0, "k": 2.5, "q": 0.3, "r": 0.1}
+    for dt in (0.3, 0.1):
+        truth = {"mu": 1.5, "k": 2.0, "q": 0.5 * np.sqrt(dt / 0.3), "r": 0.2}
+        records = pushed(n, dt)
+        for kind in (sid.ExtendedKalman, sid.UnscentedKalman):
+            began, predictor = time.perf_counter(), kind(Q={"v": "q"}, R={"y": "r"})
+            options: dict[str, Any] = {"predictor": predictor, "objective": "likelihood", "progressbar": False}
+            fits = [sid.fit_pem(system, record, guess, **options) for record in records]
+            name = f"a sample each {dt} s, {kind.__name__}"
+            z = np.array([scores(f, truth) for f in fits])
+            results[name] = summary(name, fits, z, time.perf_counter() - began)
+            said = sum("The filter linearises" in f.message for f in fits)
+            print(f"    said what linearising costs: {said}; mean of z: {z.mean(axis=0).round(2)}", flush=True)
+            results[name] |= {"said what linearising costs": said, "mean": z.mean(axis=0).round(3).tolist()}
+    return results
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -494,7 +543,8 @@ def cost(n: int) -> dict[str, Any]:
 SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "equal": (equal, 40),
     "rugged": (rugged, 100),
-    "proportional": (proportional, 200), "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
+    "proportional": (proportional, 200), "linearised": (linearised, 100),
+    "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 
 

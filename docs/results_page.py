@@ -259,6 +259,7 @@ SPREADS = {
     "equal": "equal optima and bent valleys",
     "rugged": "many optima",
     "proportional": "noise of 10 % of the reading",
+    "linearised": "Van der Pol oscillator with process noise",
 }
 
 
