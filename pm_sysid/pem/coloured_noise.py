@@ -9,7 +9,7 @@ import numpy as np
 
 from pm_sysid.pem.filters import KalmanFilter, median_step
 from pm_sysid.pem.objective import Objective
-from pm_sysid.pem.restricted_likelihood import Noise, Series, White, line, noise_of
+from pm_sysid.pem.restricted_likelihood import Noise, Series, White, line, noise_of, restricted
 from pm_sysid.pem.uneven_noise import Samples
 from pm_sysid.records.residual_tests import box_p
 
@@ -24,6 +24,10 @@ MISLED = "the standard errors are too small, and estimates may be off, since pre
 #: Why standard errors may be too small all the same.
 FEW = "the records have too few samples for each unknown to tell how the noise is correlated"
 SLOW = "the noise, or a part of it such as hum, is correlated over a time that is not short beside the records"
+PUSHED = (
+    "random pushes on the states, or dynamics that the model lacks, explain the innovations nearly as well, and their errors "
+    "are larger. Compare a fit with process noise (predictor=ExtendedKalman(Q=..., R=...), objective='likelihood')"
+)
 UNLIKE = "no stationary noise with a short memory describes what is seen"
 #: Fewest innovations of an output for each lag of a test; fewest that unknowns have left for an estimate of correlations.
 EACH, FEWEST = 4, 20
@@ -87,10 +91,14 @@ def coloured(objective: Objective, at: Samples, free: np.ndarray) -> Colour | No
 
 
 class Allowed(NamedTuple):
-    """A ``covariance`` (f, f) that allows for correlated noise, and why it may be too small; empty where there is no doubt."""
+    """A ``covariance`` (f, f) that allows for correlated noise, and why it may be too small; empty where there is no doubt.
+
+    ``gain`` is by how much such noise lowers Akaike's criterion below that of white noise.
+    """
 
     covariance: np.ndarray
     doubt: str
+    gain: float
 
 
 def allowing_for(objective: Objective, at: Samples, free: np.ndarray, covariance: np.ndarray) -> Allowed:
@@ -108,15 +116,16 @@ def allowing_for(objective: Objective, at: Samples, free: np.ndarray, covariance
     slope, relative = at.slope[:, free] @ inverse, at.relative[:, free] @ inverse
     leverage = np.einsum("ni,ij,nj->n", at.slope[:, free], inverse, at.slope[:, free])
     white, long_run = np.zeros_like(inverse), np.zeros_like(inverse)
-    doubts, noise = set[str](), list[Noise]()
+    doubts, noise, gain = set[str](), list[Noise](), 0.0
     for here in _outputs(objective):
         series = _left(objective, at, free, here)
         plain = float(np.sum(at.standardised[here] ** 2) / max(len(here) - float(leverage[here].sum()), 1.0))
         sizes, variance = np.ones(len(here)), plain
         noise.append(White())
         if series.left >= FEWEST:
-            noise[-1], _, variance, size = noise_of(series)
-            sizes = size[series.record]
+            fit = noise_of(series)
+            noise[-1], variance, sizes = fit.noise, fit.variance, fit.size[series.record]
+            gain += restricted(White(), series, fit.size).criterion(series.left) - fit.criterion(series.left)
         if series.left < max(FEWEST, LEFT * len(here)):
             doubts.add(FEW)
         elif _is_slow(noise[-1], series) or (noise[-1].order and line(noise[-1], series) < COLOURED):
@@ -137,7 +146,7 @@ def allowing_for(objective: Objective, at: Samples, free: np.ndarray, covariance
     except np.linalg.LinAlgError:  # unknowns that are hardly told from each other
         ratio = np.sqrt(np.maximum(np.diag(long_run), 0.0)) / scale
         changed = covariance * np.outer(ratio, ratio)
-    return Allowed(np.asarray(changed), next((d for d in (FEW, SLOW, UNLIKE) if d in doubts), ""))
+    return Allowed(np.asarray(changed), next((d for d in (FEW, SLOW, UNLIKE) if d in doubts), ""), gain)
 
 
 def _is_slow(noise: Noise, series: Series) -> bool:

@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, allowing_for, coloured, runs_freely
+from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, PUSHED, allowing_for, coloured, runs_freely
+from pm_sysid.pem.disturbed import gain_by_process_noise
 from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
 from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
 from pm_sysid.pem.linearisation import linearisation_shift
@@ -30,6 +31,8 @@ LINEARISED = 0.3
 FEW_LEFT = 10
 #: Measured values of an output that tell its noise, at least.
 FEW_OF_NOISE = 3
+#: Share of what coloured noise of the sensors gains that random pushes on the states gain where they explain nearly as much.
+NEARLY = 0.8
 #: Why standard errors may be too small where an input answers to innovations.
 FED_BACK = "an input is correlated with the innovations"
 #: Status of a guess outside its bounds, and of an impossible one.
@@ -155,7 +158,10 @@ class Conclusion:
             if runs_freely(target, self.x):
                 allowing = allowing_for(target, each, free, self.covariance[inside])
                 self.covariance[inside] = allowing.covariance
-                means = DOUBTFUL.format(allowing.doubt) if allowing.doubt else ALLOWED
+                doubt = allowing.doubt
+                if not doubt and gain_by_process_noise(target, self.x) > NEARLY * allowing.gain:
+                    doubt = PUSHED
+                means = DOUBTFUL.format(doubt) if doubt else ALLOWED
                 means = DOUBTFUL.format(FED_BACK) if follows and (follows.lag <= 0 or not follows.clear) else means
             self._words += [f"{seen}: {means}", at_a_limit(records)]
         elif p < UNEVEN and not rest.noiseless:
