@@ -284,6 +284,9 @@ class _Run:
         if self.mode is None or not self.mode.converged:
             self.say("sequential sampling, since the search did not end at a clear maximum")
             return "ibis"
+        if self.mode.endless:
+            self.say("sequential sampling, since a search ran away to where the density is higher: it may rise without end")
+            return "ibis"
         if constrained(coordinates):
             self.say("sequential sampling, since potentials or transforms cut the prior, where gradients do not help")
             return "ibis"
@@ -475,7 +478,8 @@ class _Run:
             )
         # Where a density rises without end (the scale of a hierarchy goes to zero), each search stops at a place of its own.
         # The likelihood of a filter may be so rough that a search stops before its maximum, and another mode is possible.
-        endless = self.mode is not None and not self.mode.converged and not filter_names(self.model)
+        mode = self.mode
+        endless = mode is not None and (mode.endless or (not mode.converged and not filter_names(self.model)))
         if led == 1 and not endless:
             return f"Only {led} of {searches} searches led to the best mode: there may be a better one. {remedy}"
         for name in filter_names(self.model):

@@ -122,6 +122,9 @@ class Mode:
         How many points the log posterior was computed at.
     searches : int
         How many searches there were, ended at a mode or not.
+    endless : bool
+        Whether a search ran away from the prior to where the density is higher than at this mode: it may rise without end, as
+        that of a hierarchy does where its scale goes to zero.
     """
 
     initvals: dict[str, np.ndarray]
@@ -134,6 +137,7 @@ class Mode:
     substeps: Mapping[str, Any] = field(default_factory=dict)
     evaluations: int = 0
     searches: int = 1
+    endless: bool = False
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:
         """Head, columns and rows: the modes in the model's own units."""
@@ -628,7 +632,8 @@ def _result(hunt: Hunt, interrupted: bool) -> Mode:
     )
     message = f"{words}; it {complaint}" if complaint else words
     steps = substeps_attrs(hunt.functions.model)
-    last = message, steps, tracked.evaluations, hunt.searches
+    endless = any(not p.converged and p.value <= best.value and bool(_ran_away(hunt, p)) for p in peaks)
+    last = message, steps, tracked.evaluations, hunt.searches, endless
     return Mode(local[0].initvals, best.point, best.covariance, -best.value, best.converged, local, *last)
 
 
@@ -678,12 +683,16 @@ def _against_the_prior(hunt: Hunt, best: Peak) -> str:
     )
 
 
+def _ran_away(hunt: Hunt, peak: Peak) -> list[str]:
+    """Coordinates that are far from all that the prior says, the farthest first."""
+    off = np.abs(peak.point - hunt.centre) / hunt.scale
+    return [hunt.functions.coordinates.labels[i] for i in np.argsort(-off) if off[i] > FAR] if hunt.drawn else []
+
+
 def _where(hunt: Hunt, peak: Peak) -> str:
     """Which coordinates ran away, or where there is no curvature."""
     labels = hunt.functions.coordinates.labels
-    off = np.abs(peak.point - hunt.centre) / hunt.scale
-    far = [labels[i] for i in np.argsort(-off) if off[i] > FAR] if hunt.drawn else []
-    if far:
+    if far := _ran_away(hunt, peak):
         return f" ({', '.join(far[:3])} ran away from the prior: the maximum may be at a bound, or at infinity)"
     if not np.all(np.isfinite(hunt.functions.values(_around(peak.point)))):
         return " (it is at an edge of where the log posterior is finite)"

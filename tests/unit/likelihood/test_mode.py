@@ -281,3 +281,18 @@ def test_values_that_priors_allow_for_are_not_said_to_be_impossible(kind):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sid.find_mode(model, random_seed=1, progressbar=False).converged
+
+
+def test_a_density_that_rises_without_end_is_known_as_such() -> None:
+    """That of a hierarchy, where its scale goes to zero; searches do not agree where it stops them."""
+    y = 0.1 * np.random.default_rng(0).standard_normal(4)
+    with pm.Model() as hierarchy:
+        tau = pm.HalfNormal("tau")
+        k = pm.Normal("k", 0.0, tau, shape=4)
+        pm.Normal("y", k, 0.3, observed=y)
+    with pm.Model() as plain:
+        pm.Normal("y", pm.Normal("k", shape=4), 0.3, observed=y)
+    with pytest.warns(UserWarning, match="ran away from the prior"):
+        mode = sid.find_mode(hierarchy, random_seed=0, progressbar=False)
+    assert mode.endless
+    assert not sid.find_mode(plain, random_seed=0, progressbar=False).endless
