@@ -288,7 +288,7 @@ class _Run:
             self.say("sequential sampling, since a search ran away to where the density is higher: it may rise without end")
             return "ibis"
         if constrained(coordinates):
-            self.say("sequential sampling, since potentials or transforms cut the prior, where gradients do not help")
+            self.say("sequential sampling, since potentials or transforms cut the prior")
             return "ibis"
         shares = self.mode.shares
         if np.sum(shares > SECOND_MODE) > 1:

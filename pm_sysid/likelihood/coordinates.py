@@ -199,9 +199,14 @@ def added_transforms(model: pm.Model) -> list[tuple[Variable, Any]]:
     found = []
     for rv, transform in model.rvs_to_transforms.items():
         own = default_transform(rv.owner.op, rv) if rv in model.free_RVs else transform
-        if transform is not None and type(transform) is not type(own):
+        if transform is not None and _kind(transform) != _kind(own):
             found.append((rv, transform))
     return found
+
+
+def _kind(transform: Any) -> tuple[Any, ...]:
+    """What transforms have in common that do the same; those to intervals with the rule by which these follow."""
+    return type(transform), getattr(getattr(transform, "args_fn", None), "__code__", None)
 
 
 def checked(output: Variable) -> Variable:

@@ -20,6 +20,8 @@ from pm_sysid.likelihood.kept import once
 TRIED_FOR_EACH = 100_000
 #: Draws after which constraints that none obeys are refused; a draw made together with others costs less.
 TRIED_TOGETHER, TRIED_ONE_BY_ONE = 1_000_000, 100_000
+#: Draws after which those that were found are too few, however many these are.
+MOST_TRIED = 30_000_000
 #: Draws that tell whether transforms cut the prior.
 TELLING = 1000
 #: Most draws made together.
@@ -64,6 +66,8 @@ def draw_prior_and_mass(coordinates: Coordinates, draws: int, random_seed: Any =
         rows = free_draws(coordinates, draws, random_seed)
         if np.isfinite(rows).all():
             return rows, Mass()
+        if not added_transforms(coordinates.model):
+            raise _outside(coordinates, rows)
     rng = np.random.default_rng(random_seed)
     (rows,), mass = _thinned(
         draws, rng, lambda n: [free_draws(coordinates, n, rng)], lambda c: _log_chance(coordinates, c[0]), TRIED_TOGETHER, BLOCK
@@ -71,9 +75,20 @@ def draw_prior_and_mass(coordinates: Coordinates, draws: int, random_seed: Any =
     return rows, mass
 
 
+def _outside(coordinates: Coordinates, rows: np.ndarray) -> ValueError:
+    """What is said where a distribution draws values that its own transform cannot take: zero, or one, by rounding."""
+    label = coordinates.labels[int(np.argmax(~np.isfinite(rows).all(axis=0)))]
+    return ValueError(
+        f"the prior of {label} draws values its transform cannot take; give it a prior whose draws obey the constraint, or "
+        "start from particles of your own."
+    )
+
+
 def _log_chance(coordinates: Coordinates, rows: np.ndarray) -> np.ndarray:
     """Potential (n,) of draws (n, d); minus infinity where a transform cannot take a value."""
     possible = np.isfinite(rows).all(axis=1)
+    if not added_transforms(coordinates.model):  # at a bound by rounding, where the prior is as it is
+        possible[:] = True
     result = np.where(possible, 0.0, -np.inf)
     if coordinates.model.potentials and possible.any():
         result[possible] = coordinates.potential(rows[possible])
@@ -196,11 +211,17 @@ class Prior:
         (rows,), _ = _thinned(
             count,
             rng,
-            lambda n: [self.coordinates.columns(function(n), n)],
+            lambda n: [self._taken(self.coordinates.columns(function(n), n))],
             lambda c: _log_chance(self.coordinates, c[0]),
             TRIED_TOGETHER,
             BLOCK,
         )
+        return rows
+
+    def _taken(self, rows: np.ndarray) -> np.ndarray:
+        """Rows that the distributions' own transforms can take."""
+        if not np.isfinite(rows).all() and not added_transforms(self.model):
+            raise _outside(self.coordinates, rows)
         return rows
 
     @cached_property
@@ -241,7 +262,7 @@ def _thinned(
         first, second = first + float(chance.sum()), second + float((chance**2).sum())
         kept.append([c[obeying] for c in columns])
         found, tried = found + int(obeying.sum()), tried + n
-        if found < count and tried >= max(limit, TRIED_FOR_EACH * found):
+        if found < count and tried >= min(max(limit, TRIED_FOR_EACH * found), MOST_TRIED):
             raise ValueError(
                 f"{found} of {tried} prior draws obey the model's potentials and transforms; the constraints contradict the "
                 "priors."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from pm_sysid.pem.filters import KalmanFilter, Motion
-from pm_sysid.pem.objective import LogLikelihood, Objective
+from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
 from pm_sysid.pem.step_error import newton_step
 
 #: Sizes of the pushes that are tried: standard deviation of an output's prediction that they make, over its innovations.
@@ -26,7 +28,8 @@ def gain_by_process_noise(objective: Objective, x: np.ndarray) -> float:
     filter, measured = objective.filter, objective.measured
     assert isinstance(filter, KalmanFilter)
     system, m = filter.system, measured.shape[1]
-    if system.linear:
+    # Parameters of single records, or that walk, are states that are not pushed.
+    if system.linear or not filter.form.certain or any(isinstance(f, float) for f in system.f):
         return 0.0
     params, x0 = objective.layout.place(x)
     p, n = len(system.params), len(system.states)
@@ -46,12 +49,13 @@ def gain_by_process_noise(objective: Objective, x: np.ndarray) -> float:
         values = pushed.run_many(points, starts, Motion.none(points.shape[1], x0), "densities")[0]
         return values[:, :, :m][:, measured], values[:, :, m:][:, measured]
 
+    def growth(chain: int, process: np.ndarray) -> np.ndarray:
+        """By how much pushes of a chain (S, 1) make the variances (S, N) larger."""
+        variances = run(process * np.eye(len(top))[chain])[1]
+        return np.asarray(variances / np.broadcast_to(sizes, measured.shape)[measured] ** 2 - 1.0)
+
     with np.errstate(all="ignore"):
-        noise = np.broadcast_to(sizes, measured.shape)[measured]
-        # By tiny pushes a prediction's variance grows with their square.
-        tiny = 1e-3 * np.eye(len(top)) * float(np.mean(sizes))
-        grown = np.nanmedian(run(tiny)[1] / noise**2 - 1.0, axis=1)
-        unit = np.diag(tiny) / np.sqrt(np.maximum(grown, 1e-300))
+        unit = np.array([_unit(partial(growth, chain)) for chain in range(len(top))])
         pushes = np.concatenate([[0.0], SIZES])[:, None] * unit
         e, s = run(pushes)
         sizes_of_all = np.mean(e**2 / s, axis=1)
@@ -62,7 +66,29 @@ def gain_by_process_noise(objective: Objective, x: np.ndarray) -> float:
         # Parameters that suit the pushes are others: what one step towards them gains counts, too.
         at, size = np.zeros(p + n + m), np.sqrt(sizes_of_all[best])
         at[:p], at[top], at[p + n :] = params[:p], pushes[best] * size, sizes * size
+        calm = np.zeros(p + n + m)
+        calm[:p], calm[p + n :] = params[:p], sizes * np.sqrt(sizes_of_all[0])
         layout = objective.layout.without_noise(at, x0)
         free = x[~objective.layout.positive]
-        _, lower = newton_step(LogLikelihood(pushed, layout).evaluate(free), free, np.arange(free.size))
-    return float(deviance[0] - deviance[best] + 2 * (lower if np.isfinite(lower) else 0.0))
+        if isinstance(objective, SquaredErrors) and m > 1:  # a step would gain by other weights of the outputs
+            return float(deviance[0] - deviance[best])
+        lower = [_lower(LogLikelihood(pushed, each), free) for each in (layout, layout.without_noise(calm, x0))]
+    return float(deviance[0] - deviance[best] + 2 * max(lower[0] - lower[1], 0.0))
+
+
+def _unit(growth: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Size of pushes that doubles a prediction's variance, which grows with the square of small ones; zero where none does."""
+    tried = np.geomspace(1e-15, 1e15, 61)
+    each = np.nan_to_num(growth(tried[:, None]), nan=np.inf, posinf=np.inf)
+    reached = np.any(each > 1e-9, axis=0)
+    if not reached.any():
+        return 0.0
+    grown = np.median(each[:, reached], axis=1)
+    small = np.flatnonzero((grown > 1e-9) & (grown < 1e-2))
+    return float(tried[small[-1]] / np.sqrt(grown[small[-1]])) if small.size else 0.0
+
+
+def _lower(likelihood: LogLikelihood, x: np.ndarray) -> float:
+    """By how much a step towards the best parameters lowers an objective."""
+    lower = newton_step(likelihood.evaluate(x), x, np.arange(x.size))[1]
+    return lower if np.isfinite(lower) else 0.0

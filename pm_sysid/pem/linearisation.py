@@ -10,6 +10,8 @@ from pm_sysid.pem.step_error import newton_step
 
 #: Sigma points of an UnscentedKalman: alpha, beta, kappa.
 SIGMA = (1.0, 0.0, 0.0)
+#: States of a system whose unscented filter compiles in seconds, with derivatives.
+MOST_STATES = 5
 
 
 def linearisation_shift(target: Objective, x: np.ndarray, stderr: np.ndarray) -> np.ndarray:
@@ -18,7 +20,7 @@ def linearisation_shift(target: Objective, x: np.ndarray, stderr: np.ndarray) ->
     The covariance that an extended Kalman filter hands on from sample to sample is that of equations which are linear about
     the mean. Where the state is spread wide (process noise, long sampling intervals), the mean of the next prediction is not
     the prediction of the mean, and estimates are biased by more than their standard errors. The unscented filter is right to
-    the second order there.
+    the second order there. Systems of more than five states are not looked at: its derivatives take long to compile.
 
     Parameters
     ----------
@@ -36,8 +38,9 @@ def linearisation_shift(target: Objective, x: np.ndarray, stderr: np.ndarray) ->
         not isinstance(filter, KalmanFilter)
         or filter.form.certain
         or filter.form.sigma
-        or filter.system.linear
         or not free.size
+        or len(filter.system.states) > MOST_STATES
+        or filter.system.linear
     ):
         return nothing
     other = type(target)(filter.with_sigma_points(SIGMA), target.layout)

@@ -130,6 +130,28 @@ def test_particles_are_made_more_where_a_sample_leaves_few() -> None:
     assert abs(np.mean(z)) < 4 / np.sqrt(SEEDS) and np.std(z, ddof=1) < 1.8
 
 
+@pytest.mark.slow
+def test_draws_that_join_particles_do_not_lead_the_next_proposals_away() -> None:
+    """The last sample prefers far draws, which the samples before rule out: proposals follow both."""
+    last = np.append(np.zeros(10), 1.0)
+
+    def logp(value: Any, mu: Any, last: Any) -> Any:
+        before = -0.5 * (value - mu) ** 2 / 0.09 - 0.5 * np.log(2 * np.pi * 0.09)
+        return pm.math.switch(pm.math.eq(last, 0), before, pm.math.switch(mu > 0.21, 20.0 * mu, -np.inf))
+
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Normal("mu", 0, 100), last, logp=logp, observed=np.zeros(11))
+    mu = np.linspace(0.21, 4.0, 20001)
+    log_density = stats.norm.logpdf(mu, 0, 100) + 10 * stats.norm.logpdf(mu, 0, 0.3) + 20 * mu
+    exact = logsumexp(log_density) + np.log(mu[1] - mu[0])
+    sequential, z = Sequential(Target(model, 1), 500), []
+    for seed in range(10):
+        state = run(sequential, seed)
+        z.append((state.log_evidence - exact) / np.sqrt(state.variance))
+        assert state.survivors >= 20
+    assert abs(np.mean(z)) < 4 / np.sqrt(10) and np.std(z, ddof=1) < 2.0
+
+
 def test_a_sample_that_no_particle_explains_is_refused() -> None:
     with pm.Model() as model:
         bound = pm.Uniform("bound", 0, 1)

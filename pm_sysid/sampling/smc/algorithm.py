@@ -230,11 +230,14 @@ class Sequential:
         """
         weighted = self._weighted(state, rng)
         alive = _possible(weighted)
-        if alive < min(FEW, self.draws / 2) and len(state.particles.x) <= self.draws:
+        least = min(FEW, self.draws / 2)
+        if alive < least and len(state.particles.x) <= self.draws:
             begun = state._replace(evaluations=weighted.evaluations)
             crowded = self._crowd(begun, min(CROWD, ENOUGH * FEW // max(alive, 1) + 1), rng)
-            again = self._weighted(crowded, rng) if crowded.particles is not state.particles else weighted
-            weighted = again if _possible(again) > alive else weighted._replace(evaluations=again.evaluations)
+            again = self._weighted(crowded, rng) if crowded.particles is not state.particles else crowded
+            # Weights that few of the new draws share would fit the next proposals to a point.
+            enough = bool(effective_size(again.log_weights) >= least and _possible(again) > alive)
+            weighted = again if enough and again is not crowded else weighted._replace(evaluations=again.evaluations)
         count = len(weighted.log_weights)
         with np.errstate(divide="ignore"):
             mean = scipy.special.logsumexp(weighted.log_weights) - np.log(count)
@@ -406,7 +409,8 @@ class Sequential:
         """
         # The mixture is fitted to particles as they were visited, and to those of every region where there were some: one that
         # the last samples have left little of keeps a component.
-        visited = state.log_weights - state.moved_weights
+        # Where there are more draws, of a proposal, their weights say nothing of regions.
+        visited = state.log_weights - (state.moved_weights if len(state.particles.x) <= self.draws else 0.0)
         x, found = state.particles.x, normalised(visited + log_raise(state.region, normalised(visited))[state.region])
         if len(x) > FITTED:
             x, found = x[systematic(found, FITTED, rng)], np.full(FITTED, 1 / FITTED)

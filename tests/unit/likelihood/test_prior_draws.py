@@ -137,6 +137,23 @@ def test_transforms_that_take_all_draws_leave_the_whole_prior() -> None:
     assert prior_draws.draw_prior_and_mass(Coordinates(model), 100, 1)[1] == prior_draws.Mass()
 
 
+def test_an_interval_within_that_of_the_distribution_is_a_constraint() -> None:
+    with pm.Model() as model:
+        pm.Uniform("x", 0, 10, default_transform=None, transform=pm.distributions.transforms.Interval(2.0, 5.0))
+    coordinates = Coordinates(model)
+    mass = prior_draws.draw_prior_and_mass(coordinates, 1000, 1)[1]
+    assert prior_draws.constrained(coordinates) and abs(mass.log - np.log(0.3)) < 4 * mass.error
+
+
+def test_draws_at_a_bound_by_rounding_are_no_constraint() -> None:
+    with pm.Model() as model:
+        pm.Gamma("x", 0.001, 0.001)
+        pm.Normal("y", observed=0.0)
+    with pytest.raises(ValueError, match="the prior of x_log__ draws values its transform cannot take"):
+        draw_prior(Coordinates(model), 100, 1)
+    assert Prior(model).draw(5, np.random.default_rng(1))["x"].shape == (5,)
+
+
 def test_transforms_that_take_no_draw_are_refused() -> None:
     with pm.Model() as model:
         pm.Normal("x", transform=pm.distributions.transforms.Interval(50.0, 60.0), initval=55.0)
