@@ -479,7 +479,7 @@ class _Run:
         # Where a density rises without end (the scale of a hierarchy goes to zero), each search stops at a place of its own.
         # The likelihood of a filter may be so rough that a search stops before its maximum, and another mode is possible.
         mode = self.mode
-        endless = mode is not None and (mode.endless or (not mode.converged and not filter_names(self.model)))
+        endless = mode is not None and not mode.converged and (mode.endless or not filter_names(self.model))
         if led == 1 and not endless:
             return f"Only {led} of {searches} searches led to the best mode: there may be a better one. {remedy}"
         for name in filter_names(self.model):

@@ -88,9 +88,9 @@ def sample_ibis(
         ``log_around`` and ``log_around_se`` (by draws around particles of earlier stages, where proposals fitted poorly),
         ``log_prior_mass`` (of the share of the prior that potentials and transforms leave, by which the evidence is
         normalised), ``lost_mode`` (log mass of a mode in which the particles do not stay, relative to theirs; NaN if there is
-        none), and PyMC's ``log_marginal_likelihood``; with ``store_stages=True`` also ``stages``: the
-        posterior given the samples up to each stage's ``time_index``, dims (chain, stage, draw). The attribute ``doubt`` of
-        ``sample_stats`` says in words what speaks against the result; :func:`log_evidence` repeats it.
+        none), and PyMC's ``log_marginal_likelihood``; with ``store_stages=True`` also ``stages``: the posterior given the
+        samples up to each stage's ``time_index``, dims (chain, stage, draw). The attribute ``doubt`` of ``sample_stats`` says
+        in words what speaks against the result; :func:`log_evidence` repeats it.
 
     Notes
     -----
