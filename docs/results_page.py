@@ -260,6 +260,7 @@ SPREADS = {
     "rugged": "many optima",
     "proportional": "noise of 10 % of the reading",
     "linearised": "Van der Pol oscillator with process noise",
+    "between": "Duffing oscillator",
 }
 
 

@@ -45,6 +45,7 @@ from pm_sysid.posterior.information_criteria import dic as dic
 from pm_sysid.posterior.information_criteria import waic as waic
 from pm_sysid.posterior.initial_state_check import check_initial_state as check_initial_state
 from pm_sysid.posterior.innovations import innovations as innovations
+from pm_sysid.posterior.intersample_check import check_intersample as check_intersample
 from pm_sysid.posterior.log_likelihood import log_likelihood_by_record as log_likelihood_by_record
 from pm_sysid.posterior.predict import predict as predict
 from pm_sysid.posterior.process_check import check_processes as check_processes

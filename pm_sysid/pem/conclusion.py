@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import scipy
 
+from pm_sysid.pem.between_samples import other_between
 from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, PUSHED, allowing_for, coloured, runs_freely
 from pm_sysid.pem.disturbed import gain_by_process_noise
 from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
@@ -27,6 +28,8 @@ NEGLIGIBLE = 1e-3
 TAKEN = 0.5
 #: Standard errors by which the linearisation of a filter may move an unknown without a word.
 LINEARISED = 0.3
+#: Standard errors by which another behaviour of inputs between samples, which the record prefers, makes a fit wrong.
+WRONG = 1.0
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
 FEW_LEFT = 10
 #: Measured values of an output that tell its noise, at least.
@@ -86,6 +89,8 @@ class Conclusion:
             self._of_far_errors()
         if rest and self.success:
             self._of_linearisation()
+        if rest and self.success:
+            self._of_inputs(rest)
 
     @property
     def message(self) -> str:
@@ -316,6 +321,26 @@ class Conclusion:
             "errors. The standard errors allow for that; give predictor=UnscentedKalman(...)."
         )
         self.covariance = self.covariance + np.diag(shift**2)
+
+    def _of_inputs(self, rest: LeftOver) -> None:
+        """Whether inputs that move in another way between the samples explain the record better, or as well."""
+        other = other_between(self.target, self.x, self.errors)
+        if other is None or rest.noiseless:
+            return
+        names = " and ".join(self.target.filter.records[0].inputs)
+        (own,) = {r.intersample for r in self.target.filter.records if r.inputs}
+        moves = f"{self.unknowns.layout.names[other.unknown]} then moves by {other.moved:.2g} standard errors"
+        as_told = f"{names} between the samples: intersample={other.intersample!r}"
+        if other.preferred:
+            words = f"{as_told} explains the record better than {own!r}, e^{other.gain:.3g} times as likely; {moves}."
+            if other.moved <= WRONG or rest.coloured:
+                self._words.append(words + (" So may a term that is missing." if rest.coloured else ""))
+            else:
+                self._fails(f"{words} Give the one that is true, or a higher sampling rate.")
+        elif other.moved > WRONG:
+            self._words.append(
+                f"{as_told} explains the record as well as {own!r}, and {moves}: the standard errors hold given {own!r}."
+            )
 
     def _moves_in_steps(self, i: int) -> bool:
         """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""

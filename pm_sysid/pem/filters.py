@@ -13,7 +13,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 
-from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.records.timeseries import InterSample, TimeSeries
 from pm_sysid.recurrence.forward_mode import tangent_recurrence
 from pm_sysid.recurrence.op import Recurrence
 from pm_sysid.recurrence.run import compiled_batch
@@ -160,17 +160,21 @@ class KalmanFilter(Filter):
         self.n_noise = m * (m + 1) // 2 if form.full_noise else m
         rows, columns = np.tril_indices(n)
         self.roots = np.empty((len(roots), 0)) if form.certain else roots[:, rows, columns]
+        self.arrays = self._arrays()
+
+    def _arrays(self) -> Arrays:
+        """Inputs, lengths and outputs of all records."""
         parts = []
-        for record in records:
-            inputs = method_inputs(record, substeps, form.method)
+        for record in self.records:
+            inputs = method_inputs(record, self.substeps, self.form.method)
             length = np.concatenate([[0.0], np.sqrt(record.dt / self.interval)])
             samples = np.concatenate([inputs.samples, length[:, None], record.output_matrix], axis=1)
             steps = inputs.substeps
-            if form.drifting:
+            if self.form.drifting:
                 per = inputs.counts[1:]
                 steps = np.concatenate([steps, np.repeat(length[1:] / np.sqrt(np.maximum(per, 1)), per)[:, None]], axis=1)
             parts.append((inputs.counts, steps, samples))
-        self.arrays = joined(parts)
+        return joined(parts)
 
     def _recurrence(self, want: Want) -> Recurrence:
         return kalman_recurrence(self.system, self.form, want)
@@ -197,6 +201,13 @@ class KalmanFilter(Filter):
         """The same predictor by sigma points (alpha, beta, kappa) in the place of a linearisation."""
         other = copy(self)
         other.form = replace(self.form, sigma=sigma)
+        return other
+
+    def with_inputs(self, intersample: InterSample) -> KalmanFilter:
+        """The same predictor on records whose inputs move between samples in another way."""
+        other = copy(self)
+        other.records = [r.replace(intersample=intersample) for r in self.records]
+        other.arrays = other._arrays()
         return other
 
     def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> KalmanFilter:

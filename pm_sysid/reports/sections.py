@@ -28,6 +28,7 @@ from pm_sysid.posterior.initial_state_check import (
     linearises_initial_state,
 )
 from pm_sysid.posterior.innovations import innovations
+from pm_sysid.posterior.intersample_check import check_intersample
 from pm_sysid.posterior.predict import Source, distance_rank, predict, predict_fitted, without_processes
 from pm_sysid.posterior.process_check import ProcessCheck, check_processes
 from pm_sysid.posterior.substep_check import SubstepCheck, check_substeps
@@ -390,7 +391,19 @@ class Study:
                 blocks.append(self._linearised("the processes", name, partial(check_processes, random_seed=0)))
             elif linearises_initial_state(view):
                 blocks.append(self._linearised("the initial state", name, check_initial_state))
+            if view.system.inputs:
+                blocks.append(self._between_samples(name, records))
         return blocks
+
+    def _between_samples(self, name: str, records: Sequence[TimeSeries]) -> Block:
+        """What the record says of the inputs between its samples."""
+        title = _which_filter("Inputs between the samples", name, self.records)
+        try:
+            check = check_intersample(self.idata, model=self.model, name=name, data=records)
+        except ValueError as error:
+            return Paragraph(f"{title}: {error}", "warning")
+        self.verdicts.append(Verdict(check.level, check.verdict))
+        return Listed(title, _sentences(check))
 
     def _linearised(self, about: str, name: str, judge: Callable[..., InitialStateCheck | ProcessCheck]) -> Block:
         """What a linearisation costs."""

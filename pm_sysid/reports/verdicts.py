@@ -9,6 +9,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pm_sysid.posterior.intersample_check import MORE_LIKELY
+from pm_sysid.posterior.intersample_check import SMALL as SMALL_SHIFT
+from pm_sysid.posterior.intersample_check import WRONG as WRONG_SHIFT
 from pm_sysid.posterior.process_check import MUCH, TOLERATED
 from pm_sysid.posterior.reweighting import FINE, HALF, STRETCHED, VISIBLE, WIDE
 from pm_sysid.records.overlap import STRETCH
@@ -132,6 +135,13 @@ TABLE = (
         f"the log evidence by more than {MUCH:g}, with the processes integrated out by particles (problem), beyond what chance "
         "does",
         "a force of a few parameters; the record of a sensor turned back into what it measures",
+    ),
+    (
+        "inputs between the samples",
+        f"`sid.check_intersample`, where there are inputs: the record is more than e^{MORE_LIKELY:g} times as likely with "
+        f"another `intersample`, and means change by more than {SMALL_SHIFT:g} standard deviations (problem: by "
+        f"{WRONG_SHIFT:g}); or it is as likely, and means change by more than {WRONG_SHIFT:g}",
+        "`record.replace(intersample=...)` with the true one, sample again; a higher sampling rate",
     ),
     (
         "free run",

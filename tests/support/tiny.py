@@ -56,6 +56,23 @@ def uncertain() -> pm.Model:
 
 
 @cache
+def driven() -> pm.Model:
+    """A filter with an input: a decay towards it."""
+    system = sid.System(
+        lambda t, x, u, p: p.rate * (u.F - x.level),
+        states=("level",),
+        inputs=("F",),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: x.level,
+    )
+    with pm.Model() as built:
+        rate = pm.LogNormal("rate", 0.0, 0.5)
+        record = sid.TimeSeries(T, 0.1 * np.cos(9 * T), Y, inputs="F", outputs="level")
+        sid.ODEFilter("y", system, record, {"rate": rate}, noise=0.1, x0=1.0, substeps=1)
+    return built
+
+
+@cache
 def pushed() -> pm.Model:
     """A filter that linearises about a process: a cubic decay that a force pushes."""
     system = sid.System(

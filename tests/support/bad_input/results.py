@@ -65,6 +65,9 @@ ENTRIES: dict[str, Entry] = {
         names=NAMES | {"data": ("record", "inputs")},
     ),
     "check_substeps": Entry(quiet(sid.check_substeps), SOURCE | {"data": RECORD, "factor": 2}, sound, names=NAMES),
+    "check_intersample": Entry(
+        quiet(sid.check_intersample), SOURCE | {"model": Late(tiny.driven), "data": None}, sound, names=NAMES
+    ),
     "check_initial_state": Entry(quiet(sid.check_initial_state), SOURCE | {"model": Late(tiny.uncertain)}, sound, names=NAMES),
     "check_processes": Entry(
         quiet(sid.check_processes),

@@ -1,0 +1,383 @@
+"""Whether a record says that its inputs move between the samples in another way than the model was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph import ancestors
+
+from pm_sysid.arguments import count
+from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.likelihood.coordinates import Coordinates, model_of
+from pm_sysid.likelihood.filter_view import FilterView, filter_view
+from pm_sysid.posterior.reweighting import standardised
+from pm_sysid.progress import announced
+from pm_sysid.records.timeseries import InterSample, TimeSeries
+from pm_sysid.recurrence.functions import compiled
+from pm_sysid.solve.checks import check_records
+from pm_sysid.solve.filter_graph import RecordData
+from pm_sysid.solve.substeps import cut
+
+#: Logarithm of how much more likely a record must be with other inputs between the samples, to prefer them.
+MORE_LIKELY = 3.0
+#: Posterior standard deviations by which a mean may move for all purposes, and by which it makes conclusions other ones.
+SMALL, WRONG = 0.3, 1.0
+#: Rounds in which parameters and sizes of the noise take their best values in turn.
+ROUNDS = 50
+#: Steps towards the best parameters of another behaviour, from draws that are this share as far from each other as those given.
+STEPS, NEARER = 3, 0.5
+#: Most samples that are filtered: fewer draws of long records.
+MOST_SAMPLES = 2 * 10**7
+#: Draws for each parameter, at least, that tell how the likelihood changes with it.
+FOR_EACH = 4
+
+
+@dataclass(frozen=True, repr=False)
+class IntersampleCheck:
+    """Outcome of :func:`check_intersample`; printing it gives a verdict in words.
+
+    Attributes
+    ----------
+    intersample : str
+        What the model was told: ``"zoh"``, ``"foh"`` or ``"bl"``.
+    log_ratio : dict of str to float
+        Logarithm of how much more likely the record is, parameters integrated out, for each of the others.
+    shift : dict of str to dict of str to float
+        By about how many posterior standard deviations the mean of each parameter would move, for each of the others.
+    """
+
+    intersample: str
+    log_ratio: dict[str, float]
+    shift: dict[str, dict[str, float]]
+
+    def moved(self, other: str) -> tuple[str, float]:
+        """The parameter that another behaviour moves most, and by how many standard deviations."""
+        return max(self.shift[other].items(), key=lambda item: abs(item[1]), default=("", 0.0))
+
+    @property
+    def preferred(self) -> str:
+        """What the record prefers to what the model was told, clearly enough; empty if nothing."""
+        best = max(self.log_ratio, key=self.log_ratio.__getitem__)
+        return best if self.log_ratio[best] > MORE_LIKELY else ""
+
+    @property
+    def undecided(self) -> str:
+        """What the record cannot tell from what the model was told, and what moves a parameter most; empty if nothing."""
+        even = [o for o, ratio in self.log_ratio.items() if abs(ratio) <= MORE_LIKELY]
+        return max(even, key=lambda o: abs(self.moved(o)[1]), default="")
+
+    @property
+    def level(self) -> Literal["good", "look", "bad"]:
+        """``"good"``, ``"look"`` or ``"bad"``."""
+        if self.preferred:
+            size = abs(self.moved(self.preferred)[1])
+            return "bad" if size > WRONG else "look" if size > SMALL else "good"
+        return "look" if self.undecided and abs(self.moved(self.undecided)[1]) > WRONG else "good"
+
+    @property
+    def verdict(self) -> str:
+        """What it means, in a sentence."""
+        told, other = f"intersample={self.intersample!r}", self.preferred or self.undecided
+        if self.level == "good":
+            if self.preferred:
+                return f"The record prefers intersample={other!r} to {told}, but no parameter moves by more than {SMALL:g} sd."
+            return f"Nothing in the record prefers other inputs between the samples to {told}, or it does not matter."
+        name, size = self.moved(other)
+        moves = f"the mean of {name} would move by about {abs(size):.2g} posterior standard deviations"
+        if self.preferred:
+            return (
+                f"Inputs between the samples: the record is e^{self.log_ratio[other]:.3g} times as likely with "
+                f"intersample={other!r} as with {told}, and {moves}. Build the model with the one that is true "
+                "(record.replace(intersample=...)); a delay, or a term that is missing, may do the same."
+            )
+        return (
+            f"Inputs between the samples: the record cannot tell intersample={other!r} from {told}, and {moves}. The posterior "
+            f"holds given {told}."
+        )
+
+    @property
+    def details(self) -> str:
+        """The numbers, for people."""
+        rows = []
+        for other, ratio in self.log_ratio.items():
+            shifts = ", ".join(f"{name} {size:+.2g}" for name, size in self.shift[other].items())
+            rows.append(f"  {other}: log ratio {ratio:+.3g}; shift in posterior standard deviations: {shifts}")
+        return "\n".join(rows)
+
+    def __repr__(self) -> str:
+        return f"{self.verdict}\n{self.details}"
+
+
+def check_intersample(
+    idata: Any,
+    *,
+    model: pm.Model | None = None,
+    name: str | None = None,
+    data: TimeSeries | Sequence[TimeSeries] | None = None,
+    draws: int = 200,
+) -> IntersampleCheck:
+    """Compare a posterior with what it would be if the inputs moved between the samples in another way.
+
+    An input that is held comes half a sample later than one that is not, and straight lines lose a part of fast changes.
+    Masses, dampings and starts explain both, so that the innovations may stay white while parameters are off by many
+    standard deviations; the likelihoods tell.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws, with dims ``chain`` and ``draw``.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    name : str, optional
+        Name of the :class:`ODEFilter`; needed if the model has several.
+    data : TimeSeries or list of them, optional
+        The records of the filter. By default they are read back from the model, which no longer knows whether a record is
+        periodic.
+    draws : int, default 200
+        About this many draws, evenly spaced; fewer of long records, but at least eight for each parameter.
+
+    Returns
+    -------
+    IntersampleCheck
+
+    Raises
+    ------
+    ValueError
+        If there is no such filter, no input or no posterior, or if there are too few draws.
+
+    Notes
+    -----
+    For each behaviour of the inputs three steps of Gauss and Newton, with the prior, lead to the most likely parameters; the
+    innovations of the filter are linearised over the draws, which are moved there. The evidences are those of normal
+    posteriors (Laplace's approximation), and a size of the noise that is unknown takes its best value.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> lag = sid.System(
+    ...     lambda t, x, u, p: p.rate * (u.F - x.y),
+    ...     states=("y",),
+    ...     inputs=("F",),
+    ...     params=("rate",),
+    ...     observe=lambda t, x, dx, u, p: x.y,
+    ... )
+    >>> t, rng = np.arange(80) / 4.0, np.random.default_rng(1)
+    >>> held = sid.TimeSeries(t, rng.normal(size=80), None, inputs="F", intersample="zoh")
+    >>> y = sid.simulate(lag, held, {"rate": 1.0}, x0=0.0, substeps=4)["y"].to_numpy()
+    >>> record = held.replace(y=y + 0.02 * rng.normal(size=80), intersample="foh")
+    >>> with pm.Model() as model:
+    ...     _ = sid.ODEFilter(
+    ...         "y", lag, record, {"rate": pm.LogNormal("rate")}, noise=0.02, x0=0.0, substeps=4
+    ...     )
+    >>> posterior = xr.Dataset({"rate": (("chain", "draw"), rng.normal(0.9, 0.01, (2, 100)))})
+    >>> sid.check_intersample(posterior, model=model).preferred
+    'zoh'
+    """
+    model = model_of(model)
+    count(draws, "draws", 2)
+    view = filter_view(name, model)
+    if not view.system.inputs:
+        raise ValueError(f"{view.name!r} has no inputs, so that nothing moves between its samples.")
+    posterior = posterior_of(idata)
+    records = view.records() if data is None else check_records(view.system, data)
+    grids = view.op.grid.choice.grids
+    if grids is not None and [len(r) for r in records] != [len(g.counts) + 1 for g in grids]:
+        raise ValueError("data: the steps of the filter are those of its own record, interval by interval; leave data out.")
+    coordinates = Coordinates(model)
+    variables = [v.name for v in model.free_RVs if v.name in posterior]
+    passes = (1 + 2 * STEPS) * sum(len(r) for r in records)
+    needed = 2 * FOR_EACH * sum(int(np.prod(posterior[v].shape[2:])) for v in variables)
+    wanted = max(min(draws, MOST_SAMPLES // passes), needed)
+    few = posterior.isel(draw=thinned(posterior, wanted))[variables]
+    points = points_of(few, model.free_RVs, few.sizes["chain"] * few.sizes["draw"])
+    x = coordinates.unconstrained(
+        {v.name: np.array(each) for v, each in zip(model.free_RVs, zip(*points, strict=True), strict=True)}
+    )
+    if len(x) < FOR_EACH * x.shape[1]:
+        raise ValueError(
+            f"idata has {len(x)} draws for {x.shape[1]} parameters; {FOR_EACH} for each are needed to see what it does."
+        )
+    names, _ = standardised(few, len(points))
+    cloud = _Cloud.of(x)
+
+    def natural(white: np.ndarray) -> np.ndarray:
+        """Parameters (n, P) at coordinates (n, d)."""
+        return _flat(coordinates.constrained(cloud.at(white)), variables)
+
+    def at(white: np.ndarray) -> list[list[np.ndarray]]:
+        values = coordinates.constrained(cloud.at(white))
+        return [[values[v.name][i] for v in model.free_RVs] for i in range(len(white))]
+
+    own, known = records[0].intersample, _noise_is_known(view)
+    prior = _Prior(_log_prior(coordinates), cloud)
+    told = _innovations(view, records, None if data is not None else view.arrays())(points)
+    if told is None:
+        raise ValueError("the innovations are not finite at all of the draws; does idata belong to this model and its data?")
+    size, start = told.std.mean(axis=0), np.zeros(cloud.white.shape[1])
+    here = _Linear.of(cloud.white, told, size, known).best(prior, start)
+    before, spread = natural(here.white[None])[0], natural(cloud.white).std(axis=0)
+    log_ratio, shift = dict[str, float](), dict[str, dict[str, float]]()
+    others: list[InterSample] = [how for how in ("zoh", "foh", "bl") if how != own]
+    for other in others:
+        moved = [r.replace(intersample=other) for r in records]
+        # Records that are too short for a spline have straight lines in its place.
+        if len({r.smoothness for r in moved}) > 1 or moved[0].smoothness == records[0].smoothness:
+            continue
+        function, best = _innovations(view, moved), here
+        for _ in range(STEPS):
+            around = best.white + NEARER * cloud.white
+            found = function(at(around))
+            if found is None:
+                break  # solutions diverge, and what was found before is as near as linear innovations lead
+            best = _Linear.of(around, found, size, known).best(prior, best.white)
+        if best is not here:
+            log_ratio[other] = best.value - here.value
+            by = (natural(best.white[None])[0] - before) / np.where(spread > 0, spread, 1.0)
+            shift[other] = dict(zip(names, by.tolist(), strict=True))
+    return IntersampleCheck(own, log_ratio, shift)
+
+
+class _Innovations(NamedTuple):
+    """Innovations (n, N) of measured values at n draws, their standard deviations, and the output (N,) each belongs to."""
+
+    e: np.ndarray
+    std: np.ndarray
+    output: np.ndarray
+
+
+class _Best(NamedTuple):
+    """Where a linear model is most likely, in coordinates of unit variance, and its log evidence but for a constant."""
+
+    white: np.ndarray
+    value: float
+
+
+class _Cloud(NamedTuple):
+    """Draws (n, d) in coordinates ``white`` of zero mean and unit covariance, fewer where draws depend on each other."""
+
+    mean: np.ndarray
+    spread: np.ndarray
+    white: np.ndarray
+
+    @classmethod
+    def of(cls, x: np.ndarray) -> _Cloud:
+        """Of draws in the coordinates of a sampler."""
+        mean = x.mean(axis=0)
+        z = x - mean
+        scale = np.where((std := z.std(axis=0)) > 0, std, 1.0)
+        values, vectors = np.linalg.eigh((z / scale).T @ (z / scale) / len(z))
+        kept = values > 1e-9 * max(values.max(), 1.0)
+        axes = vectors[:, kept] * np.sqrt(values[kept])
+        return cls(mean, scale[:, None] * axes, z / scale @ (vectors[:, kept] / np.sqrt(values[kept])))
+
+    def at(self, white: np.ndarray) -> np.ndarray:
+        """Points (n, d) of the sampler."""
+        return np.asarray(self.mean + white @ self.spread.T)
+
+
+class _Prior(NamedTuple):
+    """Log density of the prior in the coordinates of a sampler, and those in which it is wanted."""
+
+    log_density: Callable[[np.ndarray], np.ndarray]
+    cloud: _Cloud
+
+    def value(self, white: np.ndarray) -> float:
+        """At a point (d,)."""
+        return float(self.log_density(self.cloud.at(white[None]))[0])
+
+    def derivatives(self, white: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient (d,) and precision (d, d), without what is not convex, by differences over half a standard deviation."""
+        d, h = white.size, 0.5
+        one, both = h * np.eye(d), h * (np.eye(d)[:, None] + np.eye(d))
+        points = np.concatenate([white[None], white + one, white - one, (white + both).reshape(-1, d)])
+        values = self.log_density(self.cloud.at(points))
+        at, up, down = values[0], values[1 : d + 1], values[d + 1 : 2 * d + 1]
+        mixed = (values[2 * d + 1 :].reshape(d, d) - up[:, None] - up + at) / h**2
+        mixed[np.diag_indices(d)] = (up - 2 * at + down) / h**2
+        eigenvalues, vectors = np.linalg.eigh(-mixed)
+        return (up - down) / (2 * h), (vectors * np.maximum(eigenvalues, 0.0)) @ vectors.T
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """Innovations ``rest + slope w`` over their noise, for parameters ``w``.
+
+    Those of the noise stay about where they were, by the ``information`` (d, d) on them: the size of all noise changes.
+    """
+
+    rest: np.ndarray
+    slope: np.ndarray
+    information: np.ndarray
+    output: np.ndarray
+    known: bool
+
+    @classmethod
+    def of(cls, white: np.ndarray, found: _Innovations, size: np.ndarray, known: bool) -> _Linear:
+        """By least squares over the draws."""
+        design = np.column_stack([np.ones(len(white)), white])
+        fitted, noise = (np.linalg.lstsq(design, v, rcond=None)[0] for v in (found.e / size, np.log(found.std)))
+        return cls(fitted[0], fitted[1:].T, 2 * noise[1:] @ noise[1:].T, found.output, known)
+
+    def best(self, prior: _Prior, near: np.ndarray) -> _Best:
+        """The most likely parameters near some, with the size of the noise of each output where it is not known."""
+        gradient, precision = prior.derivatives(near)
+        count = np.bincount(self.output)
+        size = np.ones(len(count))
+        for _ in range(1 if self.known else ROUNDS):
+            weight = 1.0 / size[self.output] ** 2
+            information = self.slope.T @ (self.slope * weight[:, None]) + precision + self.information
+            towards = gradient + precision @ near - self.slope.T @ (self.rest * weight)
+            white = np.linalg.pinv(information, hermitian=True) @ towards
+            left = (self.rest + self.slope @ white) ** 2
+            if not self.known:
+                size = np.sqrt(np.maximum(np.bincount(self.output, left) / np.maximum(count, 1), 1e-12))
+        weight = 1.0 / size[self.output] ** 2
+        value = prior.value(white) - 0.5 * left @ weight - np.log(size)[self.output].sum()
+        return _Best(white, float(value - 0.5 * np.linalg.slogdet(information)[1]))
+
+
+def _log_prior(coordinates: Coordinates) -> Callable[[np.ndarray], np.ndarray]:
+    """Log density of the prior, potentials included, of particles (B, d)."""
+    model, particles = coordinates.model, pt.dmatrix()
+    graph = model.logp([*model.free_RVs, *model.potentials])
+    (many,) = coordinates.vectorised([graph], particles)
+    function: Callable[[np.ndarray], np.ndarray] = compiled([particles], many)
+    return function
+
+
+def _innovations(
+    view: FilterView, records: Sequence[TimeSeries], known: RecordData | None = None
+) -> Callable[[Sequence[Sequence[np.ndarray]]], _Innovations | None]:
+    """Of a filter on records, at points of its model; ``known`` are the arrays of these records, if the model has them.
+
+    None where not all are finite.
+    """
+    problem = replace(view.problem, form=replace(view.problem.form, smoothness=records[0].smoothness))
+    now = problem.data(records, cut(view.op.grid.choice.grids, view.op.substeps)) if known is None else known
+    arrays, free, measured = RecordData.symbolic(), view.model.free_RVs, np.isfinite(view.measured())
+    outputs, _ = problem.run(view.y, view.unknowns, arrays, "innovations")
+    function = announced("innovations", lambda: compiled([*free, *arrays], outputs))
+    which = np.broadcast_to(np.arange(measured.shape[1]), measured.shape)[measured]
+
+    def at(points: Sequence[Sequence[np.ndarray]]) -> _Innovations | None:
+        each = np.array([function(*p, *now) for p in points])
+        e, std = each[:, :, 0::2][:, measured], each[:, :, 1::2][:, measured]
+        return _Innovations(e, std, which) if np.isfinite(e).all() and np.all(std > 0) else None
+
+    return at
+
+
+def _noise_is_known(view: FilterView) -> bool:
+    """Whether the noise of the sensors does not depend on free variables."""
+    found = set(ancestors([view.unknowns.noise]))
+    return not any(v in found for v in view.model.free_RVs)
+
+
+def _flat(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """All elements (n, P), variable by variable."""
+    return np.concatenate([values[name].reshape(len(values[name]), -1) for name in names], axis=1)

@@ -1,0 +1,125 @@
+"""What a record says of its inputs between the samples, against evidences and means on a grid."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytest
+import scipy
+import xarray as xr
+
+import pm_sysid as sid
+from support import tiny
+
+KINDS = ("zoh", "foh", "bl")
+LAG = sid.System(
+    lambda t, x, u, p: p.rate * (p.gain * u.F - x.y),
+    states=("y",),
+    inputs=("F",),
+    params=("rate", "gain"),
+    observe=lambda t, x, dx, u, p: x.y,
+)
+TRUTH = {"rate": 1.0, "gain": 2.0}
+
+
+def record(true: Any, noise: float, dt: float = 0.5, seed: int = 0) -> sid.TimeSeries:
+    rng, t = np.random.default_rng(seed), dt * np.arange(60)
+    data = sid.TimeSeries(t, rng.standard_normal(60), None, inputs="F", intersample=true)
+    y = sid.simulate(LAG, data, TRUTH, x0=0.0, substeps=8)["y"].to_numpy()
+    return data.replace(y=y + noise * rng.standard_normal(60))
+
+
+def model(data: sid.TimeSeries, noise: float | None) -> pm.Model:
+    with pm.Model() as built:
+        params = {"rate": pm.LogNormal("rate", 0.0, 0.5), "gain": pm.LogNormal("gain", 0.5, 0.5)}
+        size = pm.LogNormal("noise", np.log(0.1), 1.0) if noise is None else noise
+        sid.ODEFilter("y", LAG, data, params, noise=size, x0=0.0, substeps=8)
+    return built
+
+
+class Exact(NamedTuple):
+    """A posterior on a grid, in the coordinates of a sampler, and draws of it."""
+
+    model: pm.Model
+    log_evidence: float
+    mean: np.ndarray
+    std: np.ndarray
+    draws: xr.Dataset
+
+
+def on_a_grid(built: pm.Model) -> Exact:
+    """Around the mode, by 5.5 standard deviations each way."""
+    target = sid.Target(built)
+
+    def density(points: np.ndarray) -> np.ndarray:
+        return np.asarray(target.log_prior(points) + target.log_likelihood(points).reshape(len(points)))
+
+    start = np.array([0.0, np.log(2.0), np.log(0.1)])[: len(built.free_RVs)]
+    mode = scipy.optimize.minimize(lambda x: -density(x[None])[0], start, method="Nelder-Mead", options={"xatol": 1e-5}).x
+    curvature = -scipy.differentiate.hessian(lambda x: density(x.reshape(len(mode), -1).T).reshape(x.shape[1:]), mode).ddf
+    width, n = 5.5 * np.sqrt(np.diag(np.linalg.inv(curvature))), 41 if mode.size == 2 else 31
+    axes = [c + w * np.linspace(-1, 1, n) for c, w in zip(mode, width, strict=True)]
+    points = np.stack([a.ravel() for a in np.meshgrid(*axes, indexing="ij")], axis=1)
+    values, steps = density(points), [a[1] - a[0] for a in axes]
+    total = scipy.special.logsumexp(values)
+    weights = np.exp(values - total)
+    mean = weights @ points
+    assert weights[np.any(np.abs(points - mode) > 0.999 * width, axis=1)].sum() < 1e-4
+    rng = np.random.default_rng(3)
+    drawn = points[rng.choice(len(points), 400, p=weights)]
+    drawn = np.exp(drawn + (rng.random(drawn.shape) - 0.5) * steps).reshape(2, 200, -1)
+    draws = xr.Dataset({v.name: (("chain", "draw"), drawn[..., i]) for i, v in enumerate(built.free_RVs)})
+    return Exact(built, float(total + np.sum(np.log(steps))), mean, np.sqrt(weights @ (points - mean) ** 2), draws)
+
+
+def exact(data: sid.TimeSeries, noise: float | None) -> dict[str, Exact]:
+    """By behaviour of the inputs."""
+    return {kind: on_a_grid(model(data.replace(intersample=kind), noise)) for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("true", "noise"),
+    [("bl", 0.05), *(pytest.param(true, 0.05, marks=pytest.mark.slow) for true in ("zoh", "foh"))]
+    + [pytest.param(true, None, marks=pytest.mark.slow) for true in KINDS],
+)
+def test_log_ratios_and_shifts_are_those_of_a_grid(true: Any, noise: float | None) -> None:
+    found = exact(record(true, 0.05), noise)
+    for kind, (built, log_evidence, mean, std, draws) in found.items():
+        check = sid.check_intersample(draws, model=built)
+        assert check.intersample == kind and set(check.log_ratio) == set(KINDS) - {kind}
+        for other in check.log_ratio:
+            ratio = found[other].log_evidence - log_evidence
+            assert check.log_ratio[other] == pytest.approx(ratio, abs=0.4 + 0.05 * abs(ratio))
+            for i, name in enumerate(("rate", "gain")):
+                moved = (np.exp(found[other].mean[i]) - np.exp(mean[i])) / (np.exp(mean[i]) * std[i])
+                assert check.shift[other][name] == pytest.approx(moved, abs=0.3 + 0.2 * abs(moved))
+        best = max(found, key=lambda k: found[k].log_evidence)
+        assert check.preferred == ("" if best == kind else best)
+
+
+def test_levels() -> None:
+    data = record("zoh", 0.05)
+    told = on_a_grid(model(data.replace(intersample="bl"), 0.05))
+    check = sid.check_intersample(told.draws, model=told.model)
+    assert check.level == "bad"
+    assert "times as likely with intersample='zoh' as with intersample='bl'" in check.verdict
+    fine = record("bl", 0.3, dt=0.01)
+    with pm.Model() as built:
+        params = {"rate": pm.LogNormal("rate", 0.0, 0.5), "gain": pm.LogNormal("gain", 0.5, 0.5)}
+        sid.ODEFilter("y", LAG, fine, params, noise=0.3, x0=0.0, substeps=2)
+    rng = np.random.default_rng(0)
+    draws = xr.Dataset({n: (("chain", "draw"), np.exp(0.5 * rng.standard_normal((2, 100)))) for n in TRUTH})
+    assert sid.check_intersample(draws, model=built).level == "good"
+
+
+def test_the_fewest_draws() -> None:
+    few = tiny.POSTERIOR[["rate"]].isel(chain=[0], draw=slice(0, 3))
+    with pytest.raises(ValueError, match="idata has 3 draws for 1 parameters; 4 for each are needed"):
+        sid.check_intersample(few, model=tiny.driven())
+
+
+def test_no_inputs() -> None:
+    with pytest.raises(ValueError, match="'y' has no inputs, so that nothing moves between its samples"):
+        sid.check_intersample(tiny.IDATA, model=tiny.model())
