@@ -31,7 +31,7 @@ LINEARISED = 0.3
 #: Standard errors by which another behaviour of inputs between samples, which the record prefers, makes a fit wrong.
 WRONG = 1.0
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
-FEW_LEFT = 10
+FEW_LEFT = 20
 #: Measured values of an output that tell its noise, at least.
 FEW_OF_NOISE = 3
 #: Share of what coloured noise of the sensors gains that random pushes on the states gain where they explain nearly as much.
