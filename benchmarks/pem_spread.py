@@ -21,6 +21,8 @@
   finely, by an extended Kalman filter and by an unscented one.
 - ``between``: 60 records each of a Duffing oscillator, sampled coarsely, whose force is held, linear or band-limited between
   the samples, fitted as each of the three. Confidently wrong is more than three standard errors off without a word.
+- ``sensors``: 40 records each of an oscillator under a random force with a mean, whose sensor has an offset, a drift or a delay
+  that the fit knows nothing of, or none of these. Confidently wrong is more than 3.5 standard errors off without a word.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -451,6 +453,43 @@ def between(n: int) -> dict[str, Any]:
     return results
 
 
+def sensors(n: int) -> dict[str, Any]:
+    """Faults of a sensor."""
+    print("\nRecords of an oscillator whose sensor has a fault")
+    truth, guess, t = {"m": 1.0, "c": 1.0, "k": 150.0}, {"m": 1.5, "c": 0.6, "k": 220.0}, np.arange(300) / 50.0
+    line, results = t / t[-1] - 0.5, {}
+    cases: tuple[tuple[str, Any, float, int], ...] = (  # what is added, in standard deviations of the output; noise; delay
+        ("no fault", 0.0, 0.2, 0), ("an offset of 0.2 sd, noise 0.2 sd", 0.2, 0.2, 0),
+        ("an offset of 0.3 sd, noise 0.3 sd", 0.3, 0.3, 0), ("an offset of 0.02 sd, noise 0.02 sd", 0.02, 0.02, 0),
+        ("a drift of 0.6 sd, noise 0.2 sd", 0.6 * line, 0.2, 0), ("a delay of 6 ms, noise 0.05 sd", 0.0, 0.05, 3),
+        ("a delay of 2 ms, noise 0.02 sd", 0.0, 0.02, 1),
+    )  # fmt: skip
+    for name, added, noise, late in cases:
+        start, fits = time.perf_counter(), []
+        for seed in range(n):
+            rng = np.random.default_rng(seed)
+            force = 20.0 * np.convolve(rng.standard_normal(t.size + 4), np.ones(5) / 5, "valid") + 5.0
+            record = sid.TimeSeries(t, force, None, inputs="F", intersample="foh")
+            fine = np.arange(10 * (t.size - 1) + 1) / 500.0
+            at = record.replace(t=fine, u=np.interp(fine, t, force))
+            z = sid.simulate(DUFFING, at, truth | {"k3": 0.0}, x0=0.0, substeps=2)["y"].to_numpy()
+            y = z[np.maximum(10 * np.arange(t.size) - late, 0)]
+            noisy = y + y.std() * (added + noise * rng.standard_normal(t.size))
+            options: dict[str, Any] = {"fixed": {"k3": 0.0}, "random_seed": seed, "progressbar": False}
+            fits.append(sid.fit_pem(DUFFING, record.replace(y=noisy), guess, **options))
+        z = np.array([np.abs(scores(f, truth)).max() for f in fits])
+        shown, sure = np.array(["The record shows" in f.message for f in fits]), np.array([f.success for f in fits])
+        said = shown | np.array(["between the samples" in f.message or "not white" in f.message for f in fits])
+        results[name] = {
+            "records": n, "more than 3.5 errors off": int(np.sum(z > 3.5)),
+            "confidently wrong": int(np.sum((z > 3.5) & sure & ~said)), "said that it is not sure": int(np.sum(~sure)),
+            "fault said": int(np.sum(shown)), "median of the largest": float(np.median(z)),
+            "seconds": (time.perf_counter() - start) / n,
+        }  # fmt: skip
+        print(f"  {name}: {results[name]}", flush=True)
+    return results
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -577,6 +616,7 @@ SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "equal": (equal, 40),
     "rugged": (rugged, 100),
     "proportional": (proportional, 200), "linearised": (linearised, 100), "between": (between, 60),
+    "sensors": (sensors, 40),
     "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 

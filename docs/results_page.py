@@ -261,6 +261,7 @@ SPREADS = {
     "proportional": "noise of 10 % of the reading",
     "linearised": "Van der Pol oscillator with process noise",
     "between": "Duffing oscillator",
+    "sensors": "sensor with a fault",
 }
 
 

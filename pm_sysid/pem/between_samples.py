@@ -14,8 +14,10 @@ from pm_sysid.records.timeseries import InterSample
 
 #: Standard errors by which another behaviour between the samples may move an unknown without a word.
 MOVED = 0.5
-#: Logarithm of how much more likely it has to make the record, and how much less likely it is told by it.
-MORE_LIKELY = 3.0
+#: Logarithm of how much more likely it has to make the record to be preferred, to be rather so, and not to be ruled out.
+MORE_LIKELY, RATHER, POSSIBLE = 8.0, 3.0, -5.0
+#: Standard errors by which what the record cannot tell must move an unknown to be worth a word.
+COUNTS = 3.0
 #: Steps of Gauss and Newton towards the optimum of the other behaviour, and halvings of each.
 STEPS, HALVINGS = 3, 4
 
@@ -32,6 +34,11 @@ class Between(NamedTuple):
     def preferred(self) -> bool:
         """Whether the record tells it from the declared one, and prefers it."""
         return self.gain > MORE_LIKELY
+
+    @property
+    def counts(self) -> bool:
+        """Whether it matters that the record cannot rule it out."""
+        return self.moved > COUNTS or (self.gain > RATHER and self.moved > 1.0)
 
 
 def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray) -> Between | None:
@@ -69,7 +76,7 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray) -> Betwe
             continue
         moved = np.abs(there[0] - x)[told] / stderr[told]
         gain = c.gain(there[1].value, at.value)
-        if moved.max() > MOVED and gain > -MORE_LIKELY:
+        if moved.max() > MOVED and gain > POSSIBLE:
             found.append(Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max())))
     return max(found, key=lambda b: (b.preferred, b.gain if b.preferred else b.moved), default=None)
 

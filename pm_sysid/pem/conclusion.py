@@ -15,6 +15,7 @@ from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
 from pm_sysid.pem.linearisation import linearisation_shift
 from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
 from pm_sysid.pem.optima import Found
+from pm_sysid.pem.sensor_faults import sensor_fault
 from pm_sysid.pem.setup import Setup, Unknowns
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
@@ -28,7 +29,7 @@ NEGLIGIBLE = 1e-3
 TAKEN = 0.5
 #: Standard errors by which the linearisation of a filter may move an unknown without a word.
 LINEARISED = 0.3
-#: Standard errors by which another behaviour of inputs between samples, which the record prefers, makes a fit wrong.
+#: Standard errors by which what the record shows, and the model lacks, makes a fit wrong.
 WRONG = 1.0
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
 FEW_LEFT = 20
@@ -91,6 +92,8 @@ class Conclusion:
             self._of_linearisation()
         if rest and self.success:
             self._of_inputs(rest)
+        if rest and self.success:
+            self._of_sensors(rest)
 
     @property
     def message(self) -> str:
@@ -337,10 +340,25 @@ class Conclusion:
                 self._words.append(words + (" So may a term that is missing." if rest.coloured else ""))
             else:
                 self._fails(f"{words} Give the one that is true, or a higher sampling rate.")
-        elif other.moved > WRONG:
+        elif other.counts:
             self._words.append(
-                f"{as_told} explains the record as well as {own!r}, and {moves}: the standard errors hold given {own!r}."
+                f"{as_told} explains the record about as well as {own!r} (e^{other.gain:.2g} times as likely), and {moves}: "
+                f"the standard errors hold given {own!r}."
             )
+
+    def _of_sensors(self, rest: LeftOver) -> None:
+        """Whether an offset, a drift or a delay of a sensor, which no unknown stands for, explains the record better."""
+        fault = None if rest.noiseless else sensor_fault(self.target, self.x, self.errors, self._samples)
+        if fault is None:
+            return
+        words = (
+            f"The record shows {fault.words}, which the model lacks; with it, {self.unknowns.layout.names[fault.unknown]} "
+            f"would move by {fault.moved:.2g} standard errors."
+        )
+        if fault.moved <= WRONG or rest.coloured:
+            self._words.append(words)
+        else:
+            self._fails(f"{words} Correct the record (sid.detrend, a shift in time), or make it a parameter.")
 
     def _moves_in_steps(self, i: int) -> bool:
         """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""

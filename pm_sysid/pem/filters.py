@@ -210,6 +210,13 @@ class KalmanFilter(Filter):
         other.arrays = other._arrays()
         return other
 
+    def with_outputs(self, y: np.ndarray) -> KalmanFilter:
+        """The same predictor on other measurements (T, n_y), in place of those there were."""
+        other, samples = copy(self), self.arrays.samples.copy()
+        samples[:, -y.shape[1] :] = y
+        other.arrays = self.arrays._replace(samples=samples)
+        return other
+
     def on(self, records: Sequence[TimeSeries], roots: np.ndarray) -> KalmanFilter:
         """See :class:`Filter`."""
         substeps = max(1, math.ceil(self.substeps * median_step(records) / self.interval * (1 - 1e-9)))

@@ -23,10 +23,12 @@ from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import RecordData
 from pm_sysid.solve.substeps import cut
 
-#: Logarithm of how much more likely a record must be with other inputs between the samples, to prefer them.
-MORE_LIKELY = 3.0
-#: Posterior standard deviations by which a mean may move for all purposes, and by which it makes conclusions other ones.
-SMALL, WRONG = 0.3, 1.0
+#: Logarithm of how much more likely a record must be with other inputs between the samples to prefer them, and less likely to
+#: rule them out.
+MORE_LIKELY, POSSIBLE = 8.0, -5.0
+#: Posterior standard deviations by which a mean may move for all purposes, by which it makes conclusions other ones, and from
+#: which on it counts that the record cannot tell.
+SMALL, WRONG, COUNTS = 0.3, 1.0, 3.0
 #: Rounds in which parameters and sizes of the noise take their best values in turn.
 ROUNDS = 50
 #: Steps towards the best parameters of another behaviour, from draws that are this share as far from each other as those given.
@@ -68,7 +70,7 @@ class IntersampleCheck:
     @property
     def undecided(self) -> str:
         """What the record cannot tell from what the model was told, and what moves a parameter most; empty if nothing."""
-        even = [o for o, ratio in self.log_ratio.items() if abs(ratio) <= MORE_LIKELY]
+        even = [o for o, ratio in self.log_ratio.items() if POSSIBLE < ratio <= MORE_LIKELY]
         return max(even, key=lambda o: abs(self.moved(o)[1]), default="")
 
     @property
@@ -77,7 +79,7 @@ class IntersampleCheck:
         if self.preferred:
             size = abs(self.moved(self.preferred)[1])
             return "bad" if size > WRONG else "look" if size > SMALL else "good"
-        return "look" if self.undecided and abs(self.moved(self.undecided)[1]) > WRONG else "good"
+        return "look" if self.undecided and abs(self.moved(self.undecided)[1]) > COUNTS else "good"
 
     @property
     def verdict(self) -> str:

@@ -106,9 +106,9 @@ def resample(record: TimeSeries, fs: float) -> TimeSeries:
     Raises
     ------
     TypeError, ValueError
-        If outputs are missing, the input is held between the samples, the ratio of the rates is not a ratio of small
-        integers, a gap in irregular times is too wide, or the period of a periodic record is not a whole number of new
-        samples.
+        If outputs are missing, the input is held between the samples, or is linear and the rate rises to no whole multiple, the
+        ratio of the rates is not a ratio of small integers, a gap in irregular times is too wide, or the period of a periodic
+        record is not a whole number of new samples.
 
     Notes
     -----
@@ -117,6 +117,9 @@ def resample(record: TimeSeries, fs: float) -> TimeSeries:
     frequency are reduced by a factor of one thousand. The filter extends over 20 samples of the lower rate. At the ends,
     where the record is continued by odd reflection, the result is less accurate. Periodic records are resampled exactly, by
     their Fourier series.
+
+    An input that is linear between the samples (``"foh"``) is band-limited (``"bl"``) at a lower rate, since the filter has
+    made it so; at a whole multiple of the rate it stays linear, and is not filtered.
 
     Irregular records are first interpolated at regular times whose step is at most their mean step: by straight lines if the
     input is ``"foh"``, otherwise by a cubic spline. This is not an ideal reconstruction: components near the mean Nyquist
@@ -194,7 +197,7 @@ def _polyphase(record: TimeSeries, fs: float) -> TimeSeries:
         found = scipy.signal.resample_poly(extended, up, down, window=taps, padtype="line")[start : start + count]
         return np.asarray(found + line(new))
 
-    return record.replace(t=record.t[0] + new, **_each_channel(record, filtered))
+    return _resampled(record, record.t[0] + new, _each_channel(record, filtered), ratio)
 
 
 def _periodic(record: TimeSeries, fs: float) -> TimeSeries:
@@ -211,7 +214,30 @@ def _periodic(record: TimeSeries, fs: float) -> TimeSeries:
     def series(name: str, values: FloatArray) -> FloatArray:
         return np.asarray(scipy.signal.resample(values, count))
 
-    return record.replace(t=record.t[0] + np.arange(count) / fs, **_each_channel(record, series))
+    ratio = Fraction(count, len(record))
+    return _resampled(record, record.t[0] + np.arange(count) / fs, _each_channel(record, series), ratio)
+
+
+def _resampled(record: TimeSeries, t: FloatArray, channels: dict[str, FloatArray], ratio: Fraction) -> TimeSeries:
+    """The record at times that are so many times as dense, with filtered channels; an input that is linear stays what it was.
+
+    At a whole multiple of the rate all corners of its lines are samples, and the lines are known; a lower rate has none of
+    them, and the filter has made the input band-limited.
+    """
+    if not record.inputs or record.intersample != "foh" or ratio == 1:
+        return record.replace(t=t, **channels)
+    if ratio < 1:
+        return record.replace(t=t, intersample="bl", **channels)
+    if ratio.denominator != 1:
+        raise ValueError(
+            "the input is linear between samples ('foh'), and its corners are no samples at a rate that is no whole multiple; "
+            f"take a multiple of {record.fs:.12g} Hz, or record.replace(intersample='bl') if the input is in truth band-limited"
+        )
+    u = channels["u"].reshape(len(t), -1)
+    old = record.t if not record.periodic else np.append(record.t, record.t[-1] + 1 / (record.fs or 1.0))
+    for j, column in enumerate(record.input_matrix.T):
+        u[:, j] = np.interp(t, old, column if not record.periodic else np.append(column, column[0]))
+    return record.replace(t=t, **channels)
 
 
 def _regular(record: TimeSeries, fs: float) -> TimeSeries:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
-from pm_sysid.posterior.intersample_check import MORE_LIKELY
+from pm_sysid.posterior.intersample_check import COUNTS, MORE_LIKELY
 from pm_sysid.posterior.intersample_check import SMALL as SMALL_SHIFT
 from pm_sysid.posterior.intersample_check import WRONG as WRONG_SHIFT
 from pm_sysid.posterior.process_check import MUCH, TOLERATED
@@ -140,7 +140,7 @@ TABLE = (
         "inputs between the samples",
         f"`sid.check_intersample`, where there are inputs: the record is more than e^{MORE_LIKELY:g} times as likely with "
         f"another `intersample`, and means change by more than {SMALL_SHIFT:g} standard deviations (problem: by "
-        f"{WRONG_SHIFT:g}); or it is as likely, and means change by more than {WRONG_SHIFT:g}",
+        f"{WRONG_SHIFT:g}); or it is about as likely, and means change by more than {COUNTS:g}",
         "`record.replace(intersample=...)` with the true one, sample again; a higher sampling rate",
     ),
     (

@@ -1,0 +1,108 @@
+"""Offsets, drifts and delays of sensors that a fit knows nothing of, against fits in which they are parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pm_sysid as sid
+from pm_sysid.pem import sensor_faults
+from pm_sysid.pem.sensor_faults import sensor_fault
+from pm_sysid.pem.uneven_noise import samples
+
+TRUTH = {"m": 1.0, "c": 1.0, "k": 150.0}
+GUESS = {"m": 1.5, "c": 0.6, "k": 220.0}
+T = np.arange(300) / 50.0
+
+
+def oscillator(*more: str) -> sid.System:
+    """With an offset and a drift of its sensor where these are named."""
+
+    def observe(t: Any, x: Any, dx: Any, u: Any, p: Any) -> Any:
+        return x.z + (p.offset if "offset" in more else 0.0) + (p.drift * (t / T[-1] - 0.5) if "drift" in more else 0.0)
+
+    return sid.System(
+        lambda t, x, u, p: (x.v, (u.F - p.c * x.v - p.k * x.z) / p.m),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("m", "c", "k", *more),
+        observe=observe,
+    )
+
+
+def record(seed: int, added: Any = 0.0, noise: float = 0.1, late: float = 0.0, mean: float = 5.0) -> sid.TimeSeries:
+    """Faults and noise in standard deviations of the output, and a delay in seconds."""
+    rng = np.random.default_rng(seed)
+    force = 20.0 * np.convolve(rng.standard_normal(T.size + 4), np.ones(5) / 5, "valid") + mean
+    data = sid.TimeSeries(T, force, None, inputs="F", intersample="foh")
+    fine = np.arange(20 * (T.size - 1) + 1) / 1000.0
+    z = sid.simulate(oscillator(), data.replace(t=fine, u=np.interp(fine, T, force)), TRUTH, x0=0.0, substeps=1)["y"].to_numpy()
+    y = z[np.maximum(20 * np.arange(T.size) - round(1000 * late), 0)]
+    return data.replace(y=y + y.std() * (added + noise * rng.standard_normal(T.size)))
+
+
+def fit(system: sid.System, data: Any, **options: Any) -> sid.PEMResult:
+    guess = GUESS | {name: 0.0 for name in system.params if name not in GUESS}
+    return sid.fit_pem(system, data, guess, progressbar=False, **options)
+
+
+@pytest.mark.parametrize("fault", ["offset", "drift"])
+@pytest.mark.parametrize("objective", ["mse", "likelihood"])
+def test_size_and_moves_are_those_of_a_fit_with_the_fault_as_a_parameter(
+    fault: str, objective: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensor_faults, "MOVED", 0.0)  # a drift moves little
+    line = T / T[-1] - 0.5
+    data = record(1, 0.2 if fault == "offset" else 1.5 * line)
+    without, with_it = fit(oscillator(), data, objective=objective), fit(oscillator(fault), data, objective=objective)
+    found = sensor_fault(without.target, without.x, without.x_stderr, samples(without.target, without.x))
+    assert found is not None
+    assert f"{'an offset' if fault == 'offset' else 'a drift'} of y (" in found.words
+    size = float(found.words.partition("(")[2].split(" ")[0])
+    assert size == pytest.approx(with_it.p[fault], abs=0.15 * abs(with_it.p[fault]) + 1e-4)
+    name = without.names[found.unknown]
+    i = with_it.names.index(name)
+    assert found.moved == pytest.approx(
+        abs(with_it.x[i] - without.x[found.unknown]) / without.x_stderr[found.unknown], rel=0.25
+    )
+    assert "between the samples" not in with_it.message and "The record shows" not in with_it.message
+
+
+def test_an_offset_that_moves_an_unknown_is_no_success() -> None:
+    found = fit(oscillator(), record(1, 0.2, noise=0.2))
+    assert not found.success
+    assert (
+        "The record shows an offset of y" in found.message
+        and "which the model lacks; with it, k would move by" in found.message
+    )
+
+
+def test_a_delay() -> None:
+    found = fit(oscillator(), record(3, late=0.006, noise=0.02))
+    assert "The record shows a delay of y (0.00" in found.message
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_said_of_a_sound_sensor(seed: int) -> None:
+    data, other = record(seed), record(100 + seed, mean=0.0)
+    for found in (fit(oscillator(), data), fit(oscillator(), [data, other])):
+        assert "The record shows" not in found.message and found.success
+
+
+def test_an_offset_in_one_of_two_records_is_named() -> None:
+    found = fit(oscillator(), [record(7, mean=0.0), record(8, 0.5)])
+    assert "The record shows an offset of y in record 1 (" in found.message
+
+
+def test_a_filter_with_process_noise_sees_an_offset() -> None:
+    """Which it follows in part: what an offset makes of innovations is what the filter makes of it."""
+    predictor = sid.ExtendedKalman(Q={"v": 0.02}, R={"y": 0.01})
+    options: dict[str, Any] = {"predictor": predictor, "x0": 0.0, "objective": "likelihood"}
+    sound, off = record(9, noise=0.05), record(9, 0.8, noise=0.05)
+    assert "The record shows" not in fit(oscillator(), sound, **options).message
+    without, with_it = fit(oscillator(), off, **options), fit(oscillator("offset"), off, **options)
+    found = sensor_fault(without.target, without.x, without.x_stderr, samples(without.target, without.x))
+    assert found is not None
+    assert float(found.words.partition("(")[2].split(" ")[0]) == pytest.approx(with_it.p["offset"], rel=0.3)
