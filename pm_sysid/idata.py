@@ -88,7 +88,7 @@ def thinned(posterior: xr.Dataset, draws: int | None) -> np.ndarray:
 
 def points_of(idata: Any, variables: Sequence[Any], draws: int | None) -> list[list[np.ndarray]]:
     """Values of variables, in their order, for each point."""
-    types = {str(v.name): v.dtype for v in variables}
+    types = {str(v.name): v for v in variables}
     if isinstance(idata, dict):
         if set(idata) != set(types):
             raise ValueError(f"idata is a point of {sorted(idata)}; give a number for each free variable: {sorted(types)}.")
@@ -107,7 +107,25 @@ def points_of(idata: Any, variables: Sequence[Any], draws: int | None) -> list[l
             pooled = {k: posterior[k].transpose("chain", "draw", ...).to_numpy() for k in types}
             flat = {k: v.reshape(total, *v.shape[2:]) for k, v in pooled.items()}
             sets = [{k: v[i] for k, v in flat.items()} for i in picked]
-    return [[np.asarray(point[k], dtype=dtype) for k, dtype in types.items()] for point in sets]
+    return [[value_of(k, point[k], variable) for k, variable in types.items()] for point in sets]
+
+
+def value_of(name: str, value: Any, variable: Any) -> np.ndarray:
+    """A value of a model's variable, of its type.
+
+    Raises
+    ------
+    ValueError
+        If it is no number, or has another shape.
+    """
+    try:
+        array = np.asarray(value, dtype=variable.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"idata[{name!r}] is {shown(value)}; give numbers.") from error
+    known = variable.type.shape
+    if array.ndim != variable.ndim or any(n is not None and n != m for n, m in zip(known, array.shape, strict=True)):
+        raise ValueError(f"idata[{name!r}] has the shape {array.shape} at a point; that of the model's variable is {known}.")
+    return array
 
 
 def labelled(data: xr.Dataset, label: str) -> xr.DataArray:

@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,8 @@ from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, Mode,
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.likelihood.target import Target
-from pm_sysid.posterior.innovations import coloured_output
+from pm_sysid.posterior.innovations import coloured_output, misfit
+from pm_sysid.posterior.intersample_check import check_intersample
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, HigherPoint, sample_around_mode
 from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
@@ -113,9 +115,10 @@ def sample(
     Returns
     -------
     xarray.DataTree
-        Posterior and sampler statistics. ``attrs``: ``verdict`` (what to think of the draws, in words), ``trusted`` (1 if
-        nothing is known against them, else 0), ``method``, ``choices`` (what was done, in order, one line each), ``modes`` (how
-        many were found), ``random_seed``, ``seconds``, and the steps of each filter (:func:`substeps_attrs`).
+        Posterior and sampler statistics. ``attrs``: ``verdict`` (what to think of the draws, in words; and whether innovations
+        are no noise, which makes the model doubtful, however well its posterior is sampled), ``trusted`` (1 if nothing is known
+        against the draws, else 0), ``method``, ``choices`` (what was done, in order, one line each), ``modes`` (how many were
+        found), ``random_seed``, ``seconds``, and the steps of each filter (:func:`substeps_attrs`).
 
     Raises
     ------
@@ -490,6 +493,18 @@ class _Run:
                 )
         return ""
 
+    def _misfits(self, idata: xr.DataTree) -> list[str]:
+        """What the draws cannot show: that the model is wrong, which biases parameters, however well they are sampled."""
+        found = list[str]()
+        with suppress(KeyboardInterrupt, ValueError):  # the draws are there, whatever becomes of this
+            for name in filter_names(self.model):
+                if words := misfit(idata, name, self.model):
+                    found.append(f"The model is in doubt: {words}. Its parameters may be biased; see sid.report.")
+                    if filter_view(name, self.model).system.inputs:
+                        between = check_intersample(idata, model=self.model, name=name)
+                        found += [between.verdict] if between.level != "good" else []
+        return found
+
     def _linearised(self, idata: xr.DataTree, method: str) -> tuple[list[str], list[str]]:
         """What speaks against the linearisation about uncertain initial states and processes, and what is not known of it."""
         reasons, unknown = list[str](), list[str]()
@@ -510,7 +525,7 @@ class _Run:
         if drawn.method != "nuts" and (drawn.wrong or drawn.unknown):
             doubt_evidence(idata, [*drawn.wrong, *drawn.unknown])
         verdict = "Nothing is known against these draws." if trusted else "These draws cannot be trusted."
-        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown])
+        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *(self._misfits(idata) if trusted else [])])
         self.say(verdict.rstrip("."))
         idata.attrs.update(
             verdict=verdict,

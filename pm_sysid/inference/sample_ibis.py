@@ -194,7 +194,8 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     Raises
     ------
     ValueError
-        If ``idata`` has no stages, or the record is no longer than before, or does not begin as it did.
+        If ``idata`` has no stages, or the record is no longer than before, or its measurements do not begin as they
+        did. Inputs and times are not compared, since ``idata`` does not hold them.
 
     Notes
     -----

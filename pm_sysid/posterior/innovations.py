@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,24 +13,53 @@ from scipy.special import ndtri_exp
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.progress import announced
-from pm_sysid.records.residual_tests import ljung_box
+from pm_sysid.records.residual_tests import correlation, ljung_box, long_run
 from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 
 #: Draws whose innovations are tested, the largest lag and the fewest samples for each lag, and the p-value of no white noise.
 DRAWS, LAGS, EACH, COLOURED = 9, 25, 4, 1e-4
+#: Mean of innovations that counts, in their standard deviations, and in its standard errors.
+OFF_CENTRE, SURE = 0.05, 4.0
 
 
 def coloured_output(idata: Any, name: str, model: pm.Model) -> str:
     """An output whose innovations are not white at any of some draws of a posterior; empty if there is none."""
+    return next((output for output, z in _standardised(idata, name, model) if _coloured(z)), "")
+
+
+def misfit(idata: Any, name: str, model: pm.Model) -> str:
+    """What is wrong with innovations at all of some draws of a posterior, in words: colour, or a mean; empty if neither is."""
+    for output, z in _standardised(idata, name, model):
+        if _coloured(z):
+            return f"the innovations of {output} are not white (dynamics that it lacks, or noise that is correlated in time)"
+        if all(_off_centre(one) for one in z):
+            return f"the innovations of {output} are not centred on zero (an offset or a drift of the sensor or of an input)"
+    return ""
+
+
+def _standardised(idata: Any, name: str, model: pm.Model) -> Iterator[tuple[str, np.ndarray]]:
+    """Outputs, and their standardised innovations (draws, T) at some draws."""
     n = min(DRAWS, idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"])
     found = innovations(idata, name, draws=n, model=model)["standardised"]
     for output in found["output"].values:
-        z = found.sel(output=output).transpose("sample", "time").to_numpy()
-        lags = min(LAGS, int(np.isfinite(z).sum(axis=1).min()) // EACH)
-        if lags > 0 and max(ljung_box(one, lags).p for one in z) < COLOURED:
-            return str(output)
-    return ""
+        yield str(output), found.sel(output=output).transpose("sample", "time").to_numpy()
+
+
+def _coloured(z: np.ndarray) -> bool:
+    lags = min(LAGS, int(np.isfinite(z).sum(axis=1).min()) // EACH)
+    return lags > 0 and max(ljung_box(one, lags).p for one in z) < COLOURED
+
+
+def _off_centre(z: np.ndarray) -> bool:
+    """Whether the mean of innovations (T,) counts, and is no chance by the correlations that they have."""
+    n = int(np.isfinite(z).sum())
+    lags = min(LAGS, n // EACH)
+    if lags < 1 or not np.nanstd(z) > 0:
+        return False
+    mean, r = float(np.nanmean(z)), correlation(z, z, range(1, lags + 1))[0]
+    error = float(np.nanstd(z)) * np.sqrt(max(long_run(r), 1.0) / n)
+    return bool(abs(mean) > max(OFF_CENTRE * float(np.nanstd(z)), SURE * error))
 
 
 def innovations(idata: Any, name: str | None = None, *, draws: int | None = None, model: pm.Model | None = None) -> xr.Dataset:

@@ -343,9 +343,12 @@ def _shift(z: np.ndarray, change: np.ndarray, moved: np.ndarray) -> tuple[np.nda
 
     Weights say it without further assumptions, but where they are unlike, few draws count. To first order in the change it is
     the covariance with the parameter, to which all draws count, and which chance makes uncertain where the change is noisy.
+    What the two differ by, beyond chance, is what the first order leaves out, and counts as an error of it.
     """
     slopes = z * (change - change.mean())[:, None]
     both = np.array([moved @ z, slopes.mean(axis=0)])
     errors = np.array([np.sqrt(moved**2 @ z**2), slopes.std(axis=0) / np.sqrt(len(z))])
+    left_out = np.maximum((both[1] - both[0]) ** 2 - errors[0] ** 2, 0.0)
+    errors[1] = np.sqrt(errors[1] ** 2 + left_out)
     better = np.argmin(errors, axis=0)[None]
     return np.take_along_axis(both, better, axis=0)[0], np.take_along_axis(errors, better, axis=0)[0]

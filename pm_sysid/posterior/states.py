@@ -10,7 +10,8 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pm_sysid.arguments import seed
+from pm_sysid.arguments import seed, whole
+from pm_sysid.idata import value_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.posterior.particle_paths import DRAWS, Judged, PathSampler
 from pm_sysid.posterior.passes import Arrays, Passes
@@ -221,14 +222,12 @@ def _picked(passes: Passes, idata: Any, draws: int | None) -> Picked:
     names = [str(v.name) for v in passes.needed]
     posterior = _posterior(idata, names)
     total = posterior.sizes["draw"]
-    if draws is not None and not (isinstance(draws, int | np.integer) and 1 <= draws <= total):
+    if draws is not None and not (whole(draws) and 1 <= draws <= total):
         raise ValueError(f"draws is {draws!r}, but idata has {total} draws in each chain; give an integer from 1 to {total}.")
     picked = np.arange(total) if draws is None else np.linspace(0, total - 1, draws).round().astype(int)
-    columns = [
-        (posterior[n].transpose("chain", "draw", ...).to_numpy(), v.dtype) for n, v in zip(names, passes.needed, strict=True)
-    ]
+    columns = [(v, posterior[str(v.name)].transpose("chain", "draw", ...).to_numpy()) for v in passes.needed]
     places = [(c, int(d)) for c in range(posterior.sizes["chain"]) for d in picked]
-    points = [[values[place].astype(dtype) for values, dtype in columns] for place in places]
+    points = [[value_of(str(v.name), values[place], v) for v, values in columns] for place in places]
     return Picked(points, places, {"chain": posterior["chain"], "draw": posterior["draw"][picked]})
 
 

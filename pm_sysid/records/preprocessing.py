@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import scipy
 
-from pm_sysid.arguments import among, shown
+from pm_sysid.arguments import among, is_number, shown
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.validation import FloatArray, named
 
@@ -143,7 +143,7 @@ def resample(record: TimeSeries, fs: float) -> TimeSeries:
     (100.0, 100, True)
     """
     _check_record(record)
-    if isinstance(fs, bool) or not isinstance(fs, int | float | np.number) or not 1 / _FASTEST < fs < _FASTEST:
+    if not is_number(fs) or not 1 / _FASTEST < fs < _FASTEST:
         raise ValueError(f"fs must be a positive sampling rate in Hz, but is {shown(fs)}")
     if len(record) < 4:
         raise ValueError(f"the record has {len(record)} samples; resampling needs 4 or more")
@@ -158,6 +158,8 @@ def resample(record: TimeSeries, fs: float) -> TimeSeries:
             "the input is held between samples ('zoh') and jumps there, which no other rate shows; leave the rate as it is, or "
             "use record.replace(intersample='bl') if the input is in truth band-limited"
         )
+    if fs * float(np.ptp(record.t)) < 1 - 1e-9:
+        raise ValueError(f"fs = {fs:g} Hz leaves one sample of the {np.ptp(record.t):g} s of the record; give a higher rate")
     if record.periodic:
         return _periodic(record, float(fs))
     if not record.uniform:

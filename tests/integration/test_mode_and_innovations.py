@@ -10,7 +10,7 @@ import pm_sysid as sid
 from pm_sysid.likelihood.global_search import Tracked
 from pm_sysid.likelihood.kept import _KEPT
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
-from pm_sysid.posterior.innovations import coloured_output
+from pm_sysid.posterior.innovations import coloured_output, misfit
 from support.small import linear_model
 
 
@@ -152,6 +152,8 @@ def test_an_output_is_coloured_where_no_draw_leaves_it_white(model, mode):
 
     assert coloured_output(posterior(*draws), "y", model) == ""
     assert coloured_output(posterior(off, off), "y", model) == "y"
+    assert misfit(posterior(*draws), "y", model) == ""
+    assert misfit(posterior(off, off), "y", model).startswith("the innovations of y are not white")
 
 
 def test_innovations_name_a_filter_that_is_not_there(model):

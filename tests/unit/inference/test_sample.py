@@ -55,6 +55,33 @@ def test_nuts_where_there_is_one_mode() -> None:
     assert abs(draws.mean() - y.sum() / 101) < 4 * 0.1 / np.sqrt(300) and draws.std() == pytest.approx(101**-0.5, rel=0.15)
 
 
+def lag(added: float, told: Any) -> pm.Model:
+    """A lag under a held input, told to be so or not, whose sensor adds an offset."""
+    system = sid.System(
+        lambda t, x, u, p: p.rate * (u.F - x.y),
+        states=("y",),
+        inputs=("F",),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: x.y,
+    )
+    rng, t = np.random.default_rng(0), np.arange(80) / 4.0
+    held = sid.TimeSeries(t, rng.standard_normal(80), None, inputs="F", intersample="zoh")
+    y = sid.simulate(system, held, {"rate": 1.0}, x0=0.0, substeps=4)["y"].to_numpy()
+    record = held.replace(y=y + added + 0.05 * rng.standard_normal(80), intersample=told)
+    with pm.Model() as model:
+        sid.ODEFilter("y", system, record, {"rate": pm.LogNormal("rate")}, noise=pm.HalfNormal("s"), x0=0.0, substeps=4)
+    return model
+
+
+def test_a_model_that_the_record_contradicts_is_named() -> None:
+    """The draws are those of its posterior; what is wrong is the model."""
+    right, off, late = (sid.sample(lag(*case), 1000, **QUIET) for case in ((0.0, "zoh"), (0.1, "zoh"), (0.0, "bl")))
+    assert right.attrs["verdict"] == "Nothing is known against these draws."
+    assert off.attrs["trusted"] == 1 and "innovations of y are not centred on zero" in off.attrs["verdict"]
+    assert late.attrs["trusted"] == 1 and "The model is in doubt: the innovations of y are not white" in late.attrs["verdict"]
+    assert "times as likely with intersample='zoh' as with intersample='bl'" in late.attrs["verdict"]
+
+
 def test_sequential_sampling_where_there_are_several() -> None:
     idata = sid.sample(two_modes(), 1000, **QUIET | {"chains": 3})
     assert idata.attrs["method"] == "ibis" and idata.attrs["modes"] == 2, idata.attrs

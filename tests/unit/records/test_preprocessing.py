@@ -150,7 +150,9 @@ def test_refused_rates() -> None:
         (missing, 100.0, r"output 'z' misses values, .*; cut the record there"),
         (record_of(intersample="zoh"), 100.0, "the input is held between samples .*intersample='bl'"),
         (record_of(TIME[gap]), 100.0, r"gap of 0.055 s behind t\[99\] = 0.495 s, .*record\[:100\], record\[100:\]"),
-        (record_of(), 200.0 / np.pi / 1e4, r"is 3.18309886e-05 times .*; take a rate such as 0.00636"),
+        (record_of(), 200.0 / np.pi / 1e4, r"fs = 0.0063662 Hz leaves one sample of the 1.995 s of the record"),
+        (record_of(), 2 / np.pi, r"is 0.00318309886 times .*; take a rate such as 0.6369"),
+        (record_of(), np.complex64(5), "fs must be a positive sampling rate in Hz"),
     ]
     for record, fs, message in cases:
         with pytest.raises(ValueError, match=message):
