@@ -44,6 +44,8 @@ from pm_sysid.sampling.smc.weighed import KnownModes, weighed
 
 _log = logging.getLogger("pm_sysid")
 
+#: Draws that tell how the record would be explained if inputs moved otherwise between the samples.
+INTERSAMPLE_DRAWS = 60
 #: R-hat and effective draws (of all chains together) between which draws are believed (Vehtari et al. 2021).
 GOOD_RHAT, GOOD_ESS = 1.01, 400
 #: R-hat and share of divergences from which on NUTS is given up.
@@ -500,9 +502,9 @@ class _Run:
             for name in filter_names(self.model):
                 if words := misfit(idata, name, self.model):
                     found.append(f"The model is in doubt: {words}. Its parameters may be biased; see sid.report.")
-                    if filter_view(name, self.model).system.inputs:
-                        between = check_intersample(idata, model=self.model, name=name)
-                        found += [between.verdict] if between.level != "good" else []
+                if filter_view(name, self.model).system.inputs:
+                    between = check_intersample(idata, model=self.model, name=name, draws=INTERSAMPLE_DRAWS)
+                    found += [between.verdict] if between.level == "bad" else []
         return found
 
     def _linearised(self, idata: xr.DataTree, method: str) -> tuple[list[str], list[str]]:
