@@ -95,7 +95,8 @@ def sample(
 
     Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
     marginalisation costs, and where it has processes, :func:`check_processes` what linearising about these does. Every choice
-    is logged, and kept in the attributes of the result with a verdict.
+    is logged, and kept in the attributes of the result with a verdict. It also says where the record contradicts the model:
+    by innovations that are no noise, or by :func:`check_intersample`.
 
     Parameters
     ----------

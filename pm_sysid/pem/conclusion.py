@@ -90,10 +90,14 @@ class Conclusion:
             self._of_far_errors()
         if rest and self.success:
             self._of_linearisation()
-        if rest and self.success:
-            self._of_inputs(rest)
-        if rest and self.success:
-            self._of_sensors(rest)
+        self._rest = rest
+
+    def look_beyond(self) -> None:
+        """Whether the record shows what no unknown stands for. Errors of the integration, which look the same, come before."""
+        if self._rest and self.success:
+            self._of_inputs(self._rest)
+        if self._rest and self.success:
+            self._of_sensors(self._rest)
 
     @property
     def message(self) -> str:

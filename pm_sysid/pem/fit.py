@@ -195,7 +195,8 @@ def _fit(
             setup, known, spent = finer, np.array(ends), (spent[0] + found.nfev, spent[1] + found.njev)
             continue
         found = found._replace(nfev=found.nfev + spent[0], njev=found.njev + spent[1])
-        result, untold = _result(setup, target, found, p_guess, optimiser.method)
+        said = Conclusion(setup, target, found)
+        result, untold = _result(setup, target, found, said, p_guess, optimiser.method), said.untold
         spent = found.nfev, found.njev
         if untold:
             # An initial state that nobody asked for, and that the record says nothing about, is not searched for.
@@ -215,6 +216,8 @@ def _fit(
             multiplied *= closer.filter.substeps // setup.filter.substeps
             setup, known = closer, found.solution.x[None]
             continue
+        said.look_beyond()
+        result.success, result.message = bool(said.success), said.message
         named = ", ".join(f"{whole.layout.names[i]} (taken as {whole.x[i]:.4g})" for i in _rest(whole, searched))
         nothing = f"The record says nothing about the initial state {named}." if named else ""
         result.message = " ".join(filter(None, [result.message, nothing, words]))
@@ -316,12 +319,12 @@ def _impossible(x: np.ndarray, objective: str) -> str:
     )
 
 
-def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method: str) -> tuple[PEMResult, list[int]]:
-    """Result of a search; and initial states, by their places, that are estimated by default but cannot be told."""
-    unknowns, solution, said = setup.unknowns, found.solution, Conclusion(setup, target, found)
+def _result(setup: Setup, target: Objective, found: Found, said: Conclusion, p_guess: Any, method: str) -> PEMResult:
+    """Result of a search, and what is said of it."""
+    unknowns, solution = setup.unknowns, found.solution
     x, evaluation, k = solution.x, solution.evaluation, setup.unknowns.n_leaves
     x0 = unknowns.layout.place(x)[1][:, : len(setup.base.states)]
-    result = PEMResult(
+    return PEMResult(
         x=x,
         p=rebuild(p_guess, x[:k].tolist()),
         x0=tuple(x0) if len(setup.filter.records) > 1 else x0[0],
@@ -348,7 +351,6 @@ def _result(setup: Setup, target: Objective, found: Found, p_guess: Any, method:
         setup=setup,
         target=target,
     )
-    return result, said.untold
 
 
 def _jacobian(target: Objective, evaluation: Any) -> np.ndarray:

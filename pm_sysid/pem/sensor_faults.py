@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pm_sysid.pem.filters import KalmanFilter
+from pm_sysid.pem.filters import KalmanFilter, median_step
 from pm_sysid.pem.objective import LogLikelihood, Objective
 from pm_sysid.pem.uneven_noise import Samples
 from pm_sysid.records.residual_tests import correlation, long_run
@@ -17,6 +17,8 @@ from pm_sysid.records.timeseries import TimeSeries
 SEEN, MOVED = 4.0, 0.5
 #: Lags of the correlations by which an error of a mean is larger than that of white noise, for so many values each.
 LAGS, EACH = 25, 4
+#: Fewest measured values that show a fault, and the longest delay in sampling intervals that a straight line tells.
+FEWEST, LATEST = 40, 3.0
 #: Outputs are moved by this share of their spread to see what a filter makes of a fault.
 SMALL = 1e-4
 
@@ -54,7 +56,7 @@ def sensor_fault(target: Objective, x: np.ndarray, stderr: np.ndarray, each: Sam
         return None
     scale = np.maximum(np.linalg.norm(slope, axis=0), 1e-300)
     found = list[Fault]()
-    for words, size, direction in _directions(target, x, e):
+    for words, size, largest, direction in _directions(target, x):
         step = np.linalg.lstsq(slope / scale, direction, rcond=1e-10)[0] / scale
         rest = direction - slope @ step
         length = float(rest @ rest)
@@ -62,9 +64,11 @@ def sensor_fault(target: Objective, x: np.ndarray, stderr: np.ndarray, each: Sam
             continue
         by = float(rest @ e) / length
         noise = e - by * rest
-        error = np.sqrt(float(rest**2 @ noise**2) * _correlated(target, noise)) / length
+        # Few values may have decided both, and look quiet then.
+        variance = max(float(rest**2 @ noise**2), length * float(np.mean(noise[direction != 0] ** 2)))
+        error = np.sqrt(variance * _correlated(target, noise)) / length
         moved = np.abs(by * step) / stderr[free]
-        if abs(by) > SEEN * error and moved.max() > MOVED:
+        if SEEN * error < abs(by) < largest and moved.max() > MOVED:
             most = int(np.argmax(moved))
             found.append(Fault(words.format(f"{by * size:.3g} ± {error * size:.1g}"), int(free[most]), float(moved[most])))
     return max(found, key=lambda f: f.moved, default=None)
@@ -83,8 +87,8 @@ def _correlated(target: Objective, e: np.ndarray) -> float:
     return float(np.max(found))
 
 
-def _directions(target: Objective, x: np.ndarray, e: np.ndarray) -> Iterator[tuple[str, float, np.ndarray]]:
-    """Faults in words, the size of one in its unit, and what it adds to the innovations (N,)."""
+def _directions(target: Objective, x: np.ndarray) -> Iterator[tuple[str, float, float, np.ndarray]]:
+    """Faults in words, the size of one in its unit, the largest that is told, and what one adds to the innovations (N,)."""
     filter, seen = target.filter, target.measured
     assert isinstance(filter, KalmanFilter)
     names, records = filter.system.outputs, filter.records
@@ -109,15 +113,17 @@ def _directions(target: Objective, x: np.ndarray, e: np.ndarray) -> Iterator[tup
         return np.asarray((whole / std)[seen])
 
     for i, name in enumerate(names):
-        if not seen[:, i].any():
+        if np.count_nonzero(seen[:, i]) < FEWEST:
             continue
         for r in [-1, *range(len(records))] if len(records) > 1 else [-1]:
             here = np.ones(len(of)) if r < 0 else (of == r).astype(float)
+            if np.count_nonzero(seen[:, i] & (here > 0)) < FEWEST:
+                continue
             where = "" if r < 0 else f" in record {r}"
-            yield f"an offset of {name}{where} ({{}})", 1.0, added(here, i)
-            yield f"a drift of {name}{where} ({{}} from beginning to end)", 2.0, added(here * time, i)
+            yield f"an offset of {name}{where} ({{}})", 1.0, np.inf, added(here, i)
+            yield f"a drift of {name}{where} ({{}} from beginning to end)", 2.0, np.inf, added(here * time, i)
         if freely and (late := _rates(predicted[:, i], records)) is not None:
-            yield f"a delay of {name} ({{}} in time)", 1.0, added(-late, i)
+            yield f"a delay of {name} ({{}} in time)", 1.0, LATEST * median_step(records), added(-late, i)
 
 
 def _rates(predicted: np.ndarray, records: Sequence[TimeSeries]) -> np.ndarray | None:
