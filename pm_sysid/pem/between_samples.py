@@ -41,7 +41,7 @@ class Between(NamedTuple):
         return self.moved > COUNTS or (self.gain > RATHER and self.moved > 1.0)
 
 
-def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray) -> Between | None:
+def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> Between | None:
     """What counts most of the behaviours of inputs between samples that a fit was not told; None if none does.
 
     Half a sample of delay, which tells an input that is held from one that is not, and the gain that straight lines lose at
@@ -53,6 +53,8 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray) -> Betwe
     target : Objective
     x, stderr : ndarray, shape (k,)
         The optimum and its standard errors.
+    lower, upper : ndarray, shape (k,)
+        Bounds.
 
     Returns
     -------
@@ -71,7 +73,7 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray) -> Betwe
     others: list[InterSample] = [how for how in ("zoh", "foh", "bl") if how not in declared]
     for intersample in others:
         other = type(target)(filter.with_inputs(intersample), target.layout)
-        there = _optimum(other, x, free)
+        there = _optimum(other, x, free, lower, upper)
         if there is None:
             continue
         moved = np.abs(there[0] - x)[told] / stderr[told]
@@ -81,17 +83,20 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray) -> Betwe
     return max(found, key=lambda b: (b.preferred, b.gain if b.preferred else b.moved), default=None)
 
 
-def _optimum(other: Objective, x: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, Evaluation] | None:
-    """Where a few steps from ``x`` lead; None where the objective has no value."""
+def _optimum(
+    other: Objective, x: np.ndarray, free: np.ndarray, lower: np.ndarray, upper: np.ndarray
+) -> tuple[np.ndarray, Evaluation] | None:
+    """Where a few steps from ``x`` lead, within bounds; None where the objective has no value."""
     at = other.evaluate(x)
     if not at.finite:
         return None
     for _ in range(STEPS):
-        step, lower = newton_step(at, x, free)
-        if not np.isfinite(step).all() or not lower > 0:
+        step, gain = newton_step(at, x, free)
+        if not np.isfinite(step).all() or not gain > 0:
             break
         points = np.tile(x, (HALVINGS, 1))
         points[:, free] += step * 0.5 ** np.arange(HALVINGS)[:, None]
+        points = np.clip(points, lower, upper)
         values = other.values(points)
         best = int(np.argmin(values))
         if not values[best] < at.value:

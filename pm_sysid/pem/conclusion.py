@@ -331,7 +331,7 @@ class Conclusion:
 
     def _of_inputs(self, rest: LeftOver) -> None:
         """Whether inputs that move in another way between the samples explain the record better, or as well."""
-        other = other_between(self.target, self.x, self.errors)
+        other = other_between(self.target, self.x, self.errors, self.unknowns.lower, self.unknowns.upper)
         if other is None or rest.noiseless:
             return
         names = " and ".join(self.target.filter.records[0].inputs)

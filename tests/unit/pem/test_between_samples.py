@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pm_sysid as sid
-from pm_sysid.pem.between_samples import other_between
+from pm_sysid.pem.between_samples import Between, other_between
 
 TRUTH = {"m": 1.0, "c": 0.3, "k": 2.0, "k3": 1.0}
 GUESS = {"m": 1.2, "c": 0.2, "k": 3.0, "k3": 0.5}
@@ -30,6 +30,11 @@ def fit(data: sid.TimeSeries, told: Any, **options: Any) -> sid.PEMResult:
     return sid.fit_pem(DUFFING, data.replace(intersample=told), GUESS, progressbar=False, **options)
 
 
+def between(found: sid.PEMResult) -> Between | None:
+    unknowns = found.setup.unknowns
+    return other_between(found.target, found.x, found.x_stderr, unknowns.lower, unknowns.upper)
+
+
 def off(found: sid.PEMResult) -> float:
     """The largest error of a parameter, in standard errors."""
     return max(abs(found.p[n] - TRUTH[n]) / found.stderr[n] for n in TRUTH)
@@ -41,7 +46,7 @@ def test_what_is_true_is_preferred_and_what_is_told_rightly_is_not_doubted(true:
     data = record(1, true)
     for told in ("zoh", "foh", "bl"):
         found = fit(data, told, objective=objective)
-        other = other_between(found.target, found.x, found.x_stderr)
+        other = between(found)
         if told == true:
             assert other is None
             assert found.success and off(found) < 3.0
@@ -57,7 +62,7 @@ def test_what_is_true_is_preferred_and_what_is_told_rightly_is_not_doubted(true:
 def test_the_steps_lead_where_a_fit_with_the_other_behaviour_ends() -> None:
     data = record(2, "bl")
     told, true = fit(data, "foh"), fit(data, "bl")
-    other = other_between(told.target, told.x, told.x_stderr)
+    other = between(told)
     assert other is not None
     # Both likelihoods at their maxima, by the sizes of what is left.
     assert other.gain == pytest.approx(0.5 * len(data) * np.log(told.fun / true.fun), abs=0.1)
@@ -70,7 +75,7 @@ def test_what_the_record_cannot_tell_is_said_where_it_counts_and_is_no_doubt() -
     said = []
     for seed in range(8):
         found = fit(record(seed, "bl", noise=0.1, dt=0.35), "bl")
-        other = other_between(found.target, found.x, found.x_stderr)
+        other = between(found)
         assert other is None or not other.preferred
         assert found.success
         if "between the samples" in found.message:
@@ -87,7 +92,7 @@ def test_fine_samples_and_records_without_an_input_say_nothing() -> None:
     t = np.linspace(0, 3, 60)
     y = np.exp(-t) + 0.02 * np.random.default_rng(0).standard_normal(t.size)
     found = sid.fit_pem(free, sid.TimeSeries(t, None, y), {"k": 0.5}, progressbar=False)
-    assert other_between(found.target, found.x, found.x_stderr) is None
+    assert between(found) is None
 
 
 def test_coloured_innovations_do_not_make_a_preference_a_verdict() -> None:
