@@ -7,7 +7,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -499,13 +498,17 @@ class _Run:
     def _misfits(self, idata: xr.DataTree) -> list[str]:
         """What the draws cannot show: that the model is wrong, which biases parameters, however well they are sampled."""
         found = list[str]()
-        with suppress(KeyboardInterrupt, ValueError):  # the draws are there, whatever becomes of this
+        try:
             for name in filter_names(self.model):
                 if words := misfit(idata, name, self.model):
                     found.append(f"The model is in doubt: {words}. Its parameters may be biased; see sid.report.")
                 if filter_view(name, self.model).system.inputs:
                     between = check_intersample(idata, model=self.model, name=name, draws=INTERSAMPLE_DRAWS)
                     found += [between.verdict] if between.level == "bad" else []
+        except (Exception, KeyboardInterrupt) as error:  # the draws are there, whatever becomes of this
+            found.append(
+                f"What the record says against the model is not known: {type(error).__name__} {error}".rstrip(". ") + "."
+            )
         return found
 
     def _linearised(self, idata: xr.DataTree, method: str) -> tuple[list[str], list[str]]:

@@ -33,6 +33,8 @@ SMALL, WRONG, COUNTS = 0.3, 1.0, 3.0
 ROUNDS = 50
 #: Steps towards the best parameters of another behaviour, from draws that are this share as far from each other as those given.
 STEPS, NEARER = 3, 0.5
+#: Innovations that are so many times as large as half of them are outliers, where the noise has some.
+OUTLIER = 6.0
 #: Most samples that are filtered: fewer draws of long records.
 MOST_SAMPLES = 2 * 10**7
 #: Draws for each parameter, at least, that tell how the likelihood changes with it.
@@ -156,7 +158,8 @@ def check_intersample(
     -----
     For each behaviour of the inputs three steps of Gauss and Newton, with the prior, lead to the most likely parameters; the
     innovations of the filter are linearised over the draws, which are moved there. The evidences are those of normal
-    posteriors (Laplace's approximation), and a size of the noise that is unknown takes its best value.
+    posteriors (Laplace's approximation), and a size of the noise that is unknown takes its best value. Where noise has outliers
+    these are left out, and the rest counts as normal; so are samples at a limit of the sensor.
 
     Examples
     --------
@@ -220,6 +223,8 @@ def check_intersample(
     told = _innovations(view, records, None if data is not None else view.arrays())(points)
     if told is None:
         raise ValueError("the innovations are not finite at all of the draws; does idata belong to this model and its data?")
+    inner = told.inner() if view.problem.form.sensors.heavy else np.ones(len(told.output), dtype=bool)
+    told = told.of(inner)
     size, start = told.std.mean(axis=0), np.zeros(cloud.white.shape[1])
     here = _Linear.of(cloud.white, told, size, known).best(prior, start)
     before, spread = natural(here.white[None])[0], natural(cloud.white).std(axis=0)
@@ -236,7 +241,7 @@ def check_intersample(
             found = function(at(around))
             if found is None:
                 break  # solutions diverge, and what was found before is as near as linear innovations lead
-            best = _Linear.of(around, found, size, known).best(prior, best.white)
+            best = _Linear.of(around, found.of(inner), size, known).best(prior, best.white)
         if best is not here:
             log_ratio[other] = best.value - here.value
             by = (natural(best.white[None])[0] - before) / np.where(spread > 0, spread, 1.0)
@@ -250,6 +255,18 @@ class _Innovations(NamedTuple):
     e: np.ndarray
     std: np.ndarray
     output: np.ndarray
+
+    def of(self, chosen: np.ndarray) -> _Innovations:
+        """Those of some values (N,)."""
+        return _Innovations(self.e[:, chosen], self.std[:, chosen], self.output[chosen])
+
+    def inner(self) -> np.ndarray:
+        """Which values (N,) are no outliers, on average over the draws."""
+        z = np.abs(np.mean(self.e / self.std, axis=0))
+        typical = np.array(
+            [np.median(z[self.output == i]) if np.any(self.output == i) else 1.0 for i in range(max(self.output) + 1)]
+        )
+        return np.asarray(z < OUTLIER * typical[self.output])
 
 
 class _Best(NamedTuple):
@@ -361,14 +378,16 @@ def _innovations(
     """
     problem = replace(view.problem, form=replace(view.problem.form, smoothness=records[0].smoothness))
     now = problem.data(records, cut(view.op.grid.choice.grids, view.op.substeps)) if known is None else known
-    arrays, free, measured = RecordData.symbolic(), view.model.free_RVs, np.isfinite(view.measured())
+    arrays, free, sensors = RecordData.symbolic(), view.model.free_RVs, problem.form.sensors
+    measured = np.isfinite(view.measured()) & ~sensors.censored(view.measured())
+    columns = 2 if sensors.plain else 3  # numbers of an output
     outputs, _ = problem.run(view.y, view.unknowns, arrays, "innovations")
     function = announced("innovations", lambda: compiled([*free, *arrays], outputs))
     which = np.broadcast_to(np.arange(measured.shape[1]), measured.shape)[measured]
 
     def at(points: Sequence[Sequence[np.ndarray]]) -> _Innovations | None:
         each = np.array([function(*p, *now) for p in points])
-        e, std = each[:, :, 0::2][:, measured], each[:, :, 1::2][:, measured]
+        e, std = each[:, :, 0::columns][:, measured], each[:, :, 1::columns][:, measured]
         return _Innovations(e, std, which) if np.isfinite(e).all() and np.all(std > 0) else None
 
     return at

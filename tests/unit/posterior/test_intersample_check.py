@@ -123,3 +123,20 @@ def test_the_fewest_draws() -> None:
 def test_no_inputs() -> None:
     with pytest.raises(ValueError, match="'y' has no inputs, so that nothing moves between its samples"):
         sid.check_intersample(tiny.IDATA, model=tiny.model())
+
+
+def test_samples_at_a_limit_and_outliers_are_left_out() -> None:
+    """Of a sensor with limits, and of one with outliers, which would make a normal noise so large that nothing is told."""
+    data, rng = record("zoh", 0.05), np.random.default_rng(1)
+    draws = xr.Dataset({n: (("chain", "draw"), v * np.exp(0.02 * rng.standard_normal((2, 60)))) for n, v in TRUTH.items()})
+    y = data.output_matrix[:, 0]
+    cases: dict[str, dict[str, Any]] = {
+        "limits": {"y": np.clip(y, -0.5, 0.5), "noise": 0.05, "limits": (-0.5, 0.5)},
+        "outliers": {"y": y + 20.0 * (rng.random(len(y)) < 0.1), "noise": sid.StudentT(scale=0.05, nu=3)},
+    }
+    for options in cases.values():
+        with pm.Model() as built:
+            params = {"rate": pm.LogNormal("rate", 0.0, 0.5), "gain": pm.LogNormal("gain", 0.5, 0.5)}
+            told = data.replace(y=options.pop("y"), intersample="bl")
+            sid.ODEFilter("y", LAG, told, params, x0=0.0, substeps=8, **options)
+        assert sid.check_intersample(draws, model=built).preferred == "zoh"
