@@ -110,7 +110,7 @@ class IntersampleCheck:
         rows = []
         for other, ratio in self.log_ratio.items():
             shifts = ", ".join(f"{name} {size:+.2g}" for name, size in self.shift[other].items())
-            rows.append(f"  {other}: log ratio {ratio:+.3g}; shift in posterior standard deviations: {shifts}")
+            rows.append(f"  intersample={other!r}: log ratio {ratio:+.3g}; shift in posterior standard deviations: {shifts}")
         return "\n".join(rows)
 
     def __repr__(self) -> str:
