@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -503,8 +504,9 @@ class _Run:
                 if words := misfit(idata, name, self.model):
                     found.append(f"The model is in doubt: {words}. Its parameters may be biased; see sid.report.")
                 if filter_view(name, self.model).system.inputs:
-                    between = check_intersample(idata, model=self.model, name=name, draws=INTERSAMPLE_DRAWS)
-                    found += [between.verdict] if between.level == "bad" else []
+                    with suppress(ValueError):  # of draws that are not around one mode
+                        between = check_intersample(idata, model=self.model, name=name, draws=INTERSAMPLE_DRAWS)
+                        found += [between.verdict] if between.level == "bad" else []
         except (Exception, KeyboardInterrupt) as error:  # the draws are there, whatever becomes of this
             found.append(
                 f"What the record says against the model is not known: {type(error).__name__} {error}".rstrip(". ") + "."

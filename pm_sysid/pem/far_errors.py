@@ -107,7 +107,7 @@ def too_small(
     )
     bent = {i for i in set(which) if np.ptp(np.log(np.maximum(shares[np.array(which) == i], 1e-300))) > np.log(LOPSIDED)}
     clear = [PARABOLA[0] < s < PARABOLA[1] and i not in bent for i, s in zip(which, shares, strict=True)]
-    unclear = [k for k in range(len(points)) if not clear[k] and shares[k] > SHALLOW]
+    unclear = [k for k in range(len(points)) if not clear[k] and shares[k] > SHALLOW and expected[k] > 0]
     unclear = sorted(unclear, key=lambda k: -abs(np.log(shares[k])))[:LOOKED_AT]
     lowest = valleys(c, [points[k] for k in unclear], [which[k] for k in unclear], free, STEPS)
     for k, (_, found) in zip(unclear, lowest, strict=True):

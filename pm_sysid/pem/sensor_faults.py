@@ -19,6 +19,8 @@ SEEN, MOVED = 4.0, 0.5
 LAGS, EACH = 25, 4
 #: Fewest measured values that show a fault, and the longest delay in sampling intervals that a straight line tells.
 FEWEST, LATEST = 40, 3.0
+#: Share of a fault that the unknowns must leave: rates of change by differences have errors of this size.
+ALIKE = 1e-5
 #: Outputs are moved by this share of their spread to see what a filter makes of a fault.
 SMALL = 1e-4
 
@@ -60,12 +62,15 @@ def sensor_fault(target: Objective, x: np.ndarray, stderr: np.ndarray, each: Sam
         step = np.linalg.lstsq(slope / scale, direction, rcond=1e-10)[0] / scale
         rest = direction - slope @ step
         length = float(rest @ rest)
-        if not length > 1e-12 * float(direction @ direction):
+        if not length > ALIKE * float(direction @ direction):
             continue
         by = float(rest @ e) / length
         noise = e - by * rest
-        # Few values may have decided both, and look quiet then.
-        variance = max(float(rest**2 @ noise**2), length * float(np.mean(noise[direction != 0] ** 2)))
+        # Few values may have decided both, and look quiet then: by leverages, and by what is left of all.
+        basis = np.linalg.qr(np.column_stack([slope / scale, direction / np.linalg.norm(direction)]))[0]
+        leverage = np.minimum(np.sum(basis**2, axis=1), 0.999)
+        freedom = max(len(e) - basis.shape[1], 1)
+        variance = max(float(rest**2 @ (noise / (1 - leverage)) ** 2), length * float(noise @ noise) / freedom)
         error = np.sqrt(variance * _correlated(target, noise)) / length
         moved = np.abs(by * step) / stderr[free]
         if SEEN * error < abs(by) < largest and moved.max() > MOVED:

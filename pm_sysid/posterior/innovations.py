@@ -30,11 +30,12 @@ def coloured_output(idata: Any, name: str, model: pm.Model) -> str:
 
 def misfit(idata: Any, name: str, model: pm.Model) -> str:
     """What is wrong with innovations at all of some draws of a posterior, in words: colour, or a mean; empty if neither is."""
-    limited = filter_view(name, model).problem.form.sensors.limited  # innovations beside a limit are one-sided
+    if filter_view(name, model).problem.form.sensors.limited:
+        return ""  # innovations beside a limit are one-sided
     for output, z in _standardised(idata, name, model):
         if _coloured(z):
             return f"the innovations of {output} are not white (dynamics that it lacks, or noise that is correlated in time)"
-        if not limited and all(_off_centre(one) for one in z):
+        if all(_off_centre(one) for one in z):
             return f"the innovations of {output} are not centred on zero (an offset or a drift of the sensor or of an input)"
     return ""
 

@@ -32,7 +32,11 @@ SMALL, WRONG, COUNTS = 0.3, 1.0, 3.0
 #: Rounds in which parameters and sizes of the noise take their best values in turn.
 ROUNDS = 50
 #: Steps towards the best parameters of another behaviour, from draws that are this share as far from each other as those given.
-STEPS, NEARER = 3, 0.5
+STEPS, NEARER = 8, 0.5
+#: A step is no longer than this, and short enough to end by this, in posterior standard deviations of all parameters together.
+LONGEST, CLOSE = 30.0, 0.3
+#: Log density by which linear innovations may be wrong at the point where they lead.
+FORESEEN = 2.0
 #: Innovations that are so many times as large as half of them are outliers, where the noise has some.
 OUTLIER = 6.0
 #: Most samples that are filtered: fewer draws of long records.
@@ -66,8 +70,8 @@ class IntersampleCheck:
     @property
     def preferred(self) -> str:
         """What the record prefers to what the model was told, clearly enough; empty if nothing."""
-        best = max(self.log_ratio, key=self.log_ratio.__getitem__)
-        return best if self.log_ratio[best] > MORE_LIKELY else ""
+        best = max(self.log_ratio, key=self.log_ratio.__getitem__, default="")
+        return best if best and self.log_ratio[best] > MORE_LIKELY else ""
 
     @property
     def undecided(self) -> str:
@@ -78,6 +82,8 @@ class IntersampleCheck:
     @property
     def level(self) -> Literal["good", "look", "bad"]:
         """``"good"``, ``"look"`` or ``"bad"``."""
+        if not self.log_ratio:
+            return "look"
         if self.preferred:
             size = abs(self.moved(self.preferred)[1])
             return "bad" if size > WRONG else "look" if size > SMALL else "good"
@@ -87,6 +93,8 @@ class IntersampleCheck:
     def verdict(self) -> str:
         """What it means, in a sentence."""
         told, other = f"intersample={self.intersample!r}", self.preferred or self.undecided
+        if not self.log_ratio:
+            return "How the inputs move between the samples could not be compared: solutions diverge, or are far from linear."
         if self.level == "good":
             if self.preferred:
                 return f"The record prefers intersample={other!r} to {told}, but no parameter moves by more than {SMALL:g} sd."
@@ -156,7 +164,7 @@ def check_intersample(
 
     Notes
     -----
-    For each behaviour of the inputs three steps of Gauss and Newton, with the prior, lead to the most likely parameters; the
+    For each behaviour of the inputs some steps of Gauss and Newton, with the prior, lead to the most likely parameters; the
     innovations of the filter are linearised over the draws, which are moved there. The evidences are those of normal
     posteriors (Laplace's approximation), and a size of the noise that is unknown takes its best value. Where noise has outliers
     these are left out, and the rest counts as normal; so are samples at a limit of the sensor.
@@ -220,13 +228,31 @@ def check_intersample(
 
     own, known = records[0].intersample, _noise_is_known(view)
     prior = _Prior(_log_prior(coordinates), cloud)
-    told = _innovations(view, records, None if data is not None else view.arrays())(points)
+    own_function = _innovations(view, records, None if data is not None else view.arrays())
+    told = own_function(points)
     if told is None:
         raise ValueError("the innovations are not finite at all of the draws; does idata belong to this model and its data?")
     inner = told.inner() if view.problem.form.sensors.heavy else np.ones(len(told.output), dtype=bool)
     told = told.of(inner)
     size, start = told.std.mean(axis=0), np.zeros(cloud.white.shape[1])
     here = _Linear.of(cloud.white, told, size, known).best(prior, start)
+
+    def exact(function: Callable[[Sequence[Sequence[np.ndarray]]], _Innovations | None], best: _Best) -> float:
+        """Log evidence with the innovations at the point itself; minus infinity where they are not as foreseen there."""
+        found = function(at(best.white[None]))
+        if found is None:
+            return -np.inf
+        density = _log_density(found.of(inner).e[0] / size, told.output, known) + prior.value(best.white)
+        foreseen = abs(density - best.density) < FORESEEN + 0.1 * abs(density - typical)
+        return density + best.volume if foreseen else -np.inf
+
+    rows = zip(told.e, cloud.white, strict=True)
+    typical = float(np.median([_log_density(e / size, told.output, known) + prior.value(w) for e, w in rows]))
+    value = exact(own_function, here)
+    if not np.isfinite(value):
+        raise ValueError(
+            "the draws are not around one mode, or far from normal: what other inputs would do to them is not known."
+        )
     before, spread = natural(here.white[None])[0], natural(cloud.white).std(axis=0)
     log_ratio, shift = dict[str, float](), dict[str, dict[str, float]]()
     others: list[InterSample] = [how for how in ("zoh", "foh", "bl") if how != own]
@@ -235,17 +261,22 @@ def check_intersample(
         # Records that are too short for a spline have straight lines in its place.
         if len({r.smoothness for r in moved}) > 1 or moved[0].smoothness == records[0].smoothness:
             continue
-        function, best = _innovations(view, moved), here
+        function, white, best = _innovations(view, moved), here.white, None
         for _ in range(STEPS):
-            around = best.white + NEARER * cloud.white
-            found = function(at(around))
+            found = function(at(white + NEARER * cloud.white))
             if found is None:
-                break  # solutions diverge, and what was found before is as near as linear innovations lead
-            best = _Linear.of(around, found.of(inner), size, known).best(prior, best.white)
-        if best is not here:
-            log_ratio[other] = best.value - here.value
-            by = (natural(best.white[None])[0] - before) / np.where(spread > 0, spread, 1.0)
-            shift[other] = dict(zip(names, by.tolist(), strict=True))
+                best = None
+                break  # solutions diverge
+            best = _Linear.of(white + NEARER * cloud.white, found.of(inner), size, known).best(prior, white)
+            step = best.white - white
+            white = white + step * min(1.0, LONGEST / max(float(np.linalg.norm(step)), 1e-300))
+            if np.linalg.norm(step) < CLOSE:
+                break
+        if best is None or not np.array_equal(white, best.white) or not np.isfinite(there := exact(function, best)):
+            continue  # not compared: the way there is too far for linear steps
+        log_ratio[other] = there - value
+        by = (natural(best.white[None])[0] - before) / np.where(spread > 0, spread, 1.0)
+        shift[other] = dict(zip(names, by.tolist(), strict=True))
     return IntersampleCheck(own, log_ratio, shift)
 
 
@@ -270,10 +301,11 @@ class _Innovations(NamedTuple):
 
 
 class _Best(NamedTuple):
-    """Where a linear model is most likely, in coordinates of unit variance, and its log evidence but for a constant."""
+    """Where a linear model is most likely, in coordinates of unit variance; log density there, and log volume around."""
 
     white: np.ndarray
-    value: float
+    density: float
+    volume: float
 
 
 class _Cloud(NamedTuple):
@@ -355,9 +387,17 @@ class _Linear:
             left = (self.rest + self.slope @ white) ** 2
             if not self.known:
                 size = np.sqrt(np.maximum(np.bincount(self.output, left) / np.maximum(count, 1), 1e-12))
-        weight = 1.0 / size[self.output] ** 2
-        value = prior.value(white) - 0.5 * left @ weight - np.log(size)[self.output].sum()
-        return _Best(white, float(value - 0.5 * np.linalg.slogdet(information)[1]))
+        density = _log_density(self.rest + self.slope @ white, self.output, self.known) + prior.value(white)
+        return _Best(white, density, -0.5 * float(np.linalg.slogdet(information)[1]))
+
+
+def _log_density(e: np.ndarray, output: np.ndarray, known: bool) -> float:
+    """Of innovations (N,) over their noise, whose size for each output takes its best value where it is not known."""
+    if known:
+        return -0.5 * float(e @ e)
+    count = np.bincount(output)
+    size = np.maximum(np.bincount(output, e**2) / np.maximum(count, 1), 1e-24)
+    return float(-0.5 * count @ (np.log(size) + 1.0))
 
 
 def _log_prior(coordinates: Coordinates) -> Callable[[np.ndarray], np.ndarray]:

@@ -106,3 +106,29 @@ def test_a_filter_with_process_noise_sees_an_offset() -> None:
     found = sensor_fault(without.target, without.x, without.x_stderr, samples(without.target, without.x))
     assert found is not None
     assert float(found.words.partition("(")[2].split(" ")[0]) == pytest.approx(with_it.p["offset"], rel=0.3)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 20])
+def test_short_records_do_not_look_like_faults(n: int) -> None:
+    """Few values, which the start of a record follows, are quiet; and of one sample nothing far away is worse."""
+    for seed in range(8):
+        found = fit(oscillator(), [record(seed), record(100 + seed)[:n]])
+        assert "The record shows" not in found.message
+
+
+def test_a_step_of_a_fast_lag_is_no_delay() -> None:
+    """A few samples after the step carry all that a delay changes."""
+    system = sid.System(
+        lambda t, x, u, p: p.rate * (p.gain * u.F - x.y),
+        states=("y",),
+        inputs=("F",),
+        params=("rate", "gain"),
+        observe=lambda t, x, dx, u, p: x.y,
+    )
+    t = 0.1 * np.arange(120)
+    data = sid.TimeSeries(t, (t > 2.0).astype(float), None, inputs="F", intersample="zoh")
+    y = sid.simulate(system, data, {"rate": 6.0, "gain": 2.0}, x0=0.0, substeps=8)["y"].to_numpy()
+    for seed in range(30):
+        noisy = data.replace(y=y + 0.05 * y.std() * np.random.default_rng(seed).standard_normal(120))
+        found = sid.fit_pem(system, noisy, {"rate": 4.0, "gain": 1.5}, progressbar=False)
+        assert found.success and "The record shows" not in found.message

@@ -128,7 +128,7 @@ def test_no_inputs() -> None:
 def test_samples_at_a_limit_and_outliers_are_left_out() -> None:
     """Of a sensor with limits, and of one with outliers, which would make a normal noise so large that nothing is told."""
     data, rng = record("zoh", 0.05), np.random.default_rng(1)
-    draws = xr.Dataset({n: (("chain", "draw"), v * np.exp(0.02 * rng.standard_normal((2, 60)))) for n, v in TRUTH.items()})
+    draws = xr.Dataset({n: (("chain", "draw"), v * np.exp(0.005 * rng.standard_normal((2, 60)))) for n, v in TRUTH.items()})
     y = data.output_matrix[:, 0]
     cases: dict[str, dict[str, Any]] = {
         "limits": {"y": np.clip(y, -0.5, 0.5), "noise": 0.05, "limits": (-0.5, 0.5)},
@@ -137,6 +137,27 @@ def test_samples_at_a_limit_and_outliers_are_left_out() -> None:
     for options in cases.values():
         with pm.Model() as built:
             params = {"rate": pm.LogNormal("rate", 0.0, 0.5), "gain": pm.LogNormal("gain", 0.5, 0.5)}
-            told = data.replace(y=options.pop("y"), intersample="bl")
-            sid.ODEFilter("y", LAG, told, params, x0=0.0, substeps=8, **options)
-        assert sid.check_intersample(draws, model=built).preferred == "zoh"
+            sid.ODEFilter("y", LAG, data.replace(y=options.pop("y")), params, x0=0.0, substeps=8, **options)
+        check = sid.check_intersample(draws, model=built)
+        assert check.preferred == "" and check.log_ratio and max(check.log_ratio.values()) < -8.0
+
+
+def test_draws_that_are_not_around_one_mode_are_refused() -> None:
+    """Of the gain the record tells the square: a linear model through both modes knows neither."""
+    system = sid.System(
+        lambda t, x, u, p: p.rate * (p.gain**2 * u.F - x.y),
+        states=("y",),
+        inputs=("F",),
+        params=("rate", "gain"),
+        observe=lambda t, x, dx, u, p: x.y,
+    )
+    data, rng = record("foh", 0.05), np.random.default_rng(0)
+    with pm.Model() as built:
+        params = {"rate": pm.LogNormal("rate", 0.0, 0.5), "gain": pm.Normal("gain", 0.0, 2.0)}
+        sid.ODEFilter("y", system, data.replace(intersample="zoh"), params, noise=0.05, x0=0.0, substeps=8)
+    gain = np.sqrt(2.0) * rng.choice([-1.0, 1.0], (2, 100)) * np.exp(0.005 * rng.standard_normal((2, 100)))
+    draws = xr.Dataset(
+        {"rate": (("chain", "draw"), np.exp(0.01 * rng.standard_normal((2, 100)))), "gain": (("chain", "draw"), gain)}
+    )
+    with pytest.raises(ValueError, match="the draws are not around one mode"):
+        sid.check_intersample(draws, model=built)
