@@ -57,7 +57,7 @@ def sensor_fault(target: Objective, x: np.ndarray, stderr: np.ndarray, each: Sam
     if not free.size or not isinstance(target.filter, KalmanFilter) or not (np.isfinite(e).all() and np.isfinite(slope).all()):
         return None
     scale = np.maximum(np.linalg.norm(slope, axis=0), 1e-300)
-    found = list[Fault]()
+    found, rows = list[Fault](), np.nonzero(target.measured)[0]
     for words, size, largest, direction in _directions(target, x):
         step = np.linalg.lstsq(slope / scale, direction, rcond=1e-10)[0] / scale
         rest = direction - slope @ step
@@ -70,7 +70,8 @@ def sensor_fault(target: Objective, x: np.ndarray, stderr: np.ndarray, each: Sam
         basis = np.linalg.qr(np.column_stack([slope / scale, direction / np.linalg.norm(direction)]))[0]
         leverage = np.minimum(np.sum(basis**2, axis=1), 0.999)
         freedom = max(len(e) - basis.shape[1], 1)
-        variance = max(float(rest**2 @ (noise / (1 - leverage)) ** 2), length * float(noise @ noise) / freedom)
+        together = np.bincount(rows, rest * noise / (1 - leverage))  # outputs may have noise in common
+        variance = max(float(together @ together), length * float(noise @ noise) / freedom)
         error = np.sqrt(variance * _correlated(target, noise)) / length
         moved = np.abs(by * step) / stderr[free]
         if SEEN * error < abs(by) < largest and moved.max() > MOVED:
