@@ -86,6 +86,12 @@ def thinned(posterior: xr.Dataset, draws: int | None) -> np.ndarray:
     return np.linspace(0, total - 1, min(-(-int(draws) // chains), total)).round().astype(int)
 
 
+def some_draws(posterior: xr.Dataset, variables: Sequence[Any], draws: int) -> tuple[xr.Dataset, list[list[np.ndarray]]]:
+    """About ``draws`` evenly spaced draws of a model's variables, and the values of all these in their order at each."""
+    few = posterior.isel(draw=thinned(posterior, draws))[[v.name for v in variables if v.name in posterior]]
+    return few, points_of(few, variables, few.sizes["chain"] * few.sizes["draw"])
+
+
 def points_of(idata: Any, variables: Sequence[Any], draws: int | None) -> list[list[np.ndarray]]:
     """Values of variables, in their order, for each point."""
     types = {str(v.name): v for v in variables}

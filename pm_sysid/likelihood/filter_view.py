@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,6 +14,7 @@ from pytensor.graph import ancestors
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_rv import ODEFilterRV, numbers, numbers_of, shared_under, unpack
 from pm_sysid.records.timeseries import TimeSeries
+from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import Problem, RecordData, Unknowns
 from pm_sysid.symbolic.system import System
 
@@ -141,6 +143,20 @@ class FilterView:
             units = {name: given.units[own] for name, own in named if own in given.units}
             u = rows[:, 1 : 1 + n_u] if n_u else None
             records.append(TimeSeries(rows[:, 0], u, y[start:stop], units=units, **options))
+        return records
+
+    def records_or(self, data: TimeSeries | Sequence[TimeSeries] | None) -> list[TimeSeries]:
+        """Other records, for the steps of this filter; its own without any.
+
+        Raises
+        ------
+        ValueError
+            If the steps are those of the filter's own records, interval by interval, and other intervals are given.
+        """
+        records = self.records() if data is None else check_records(self.system, data)
+        grids = self.op.grid.choice.grids
+        if grids is not None and [len(r) for r in records] != [len(g.counts) + 1 for g in grids]:
+            raise ValueError("data: the steps of the filter are those of its own record, interval by interval; leave data out.")
         return records
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray, lower: n
     at = target.evaluate(x)
     c = Coordinates(target, np.full(x.size, -np.inf), np.full(x.size, np.inf), abs(at.value))
     found = []
-    others: list[InterSample] = [how for how in ("zoh", "foh", "bl") if how not in declared]
+    others: list[InterSample] = [how for how in get_args(InterSample) if how not in declared]
     for intersample in others:
         other = type(target)(filter.with_inputs(intersample), target.layout)
         there = _optimum(other, x, free, lower, upper)

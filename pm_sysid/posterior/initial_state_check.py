@@ -14,7 +14,7 @@ from pytensor.graph import vectorize_graph
 
 from pm_sysid.arguments import count
 from pm_sysid.environment import compiling
-from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.idata import posterior_of, some_draws
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.posterior.passes import Passes
@@ -157,8 +157,7 @@ def check_initial_state(
     posterior = posterior_of(idata)
     length = len(view.measured())
     draws = max(LEAST_DRAWS, min(draws, MOST_SAMPLES // (4 * POINTS * length)))
-    few = posterior.isel(draw=thinned(posterior, draws))[[v.name for v in view.model.free_RVs if v.name in posterior]]
-    points = points_of(few, view.model.free_RVs, few.sizes["chain"] * few.sizes["draw"])
+    few, points = some_draws(posterior, view.model.free_RVs, draws)
     integrate = Integral(view)
     with np.errstate(all="ignore"):
         found = [integrate(point) for point in points]

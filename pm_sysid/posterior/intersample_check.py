@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pymc as pm
@@ -12,14 +12,13 @@ import pytensor.tensor as pt
 from pytensor.graph import ancestors
 
 from pm_sysid.arguments import count
-from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.idata import posterior_of, some_draws
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.posterior.reweighting import standardised
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import InterSample, TimeSeries
 from pm_sysid.recurrence.functions import compiled
-from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import RecordData
 from pm_sysid.solve.substeps import cut
 
@@ -32,10 +31,11 @@ SMALL, WRONG, COUNTS = 0.3, 1.0, 3.0
 #: Rounds in which parameters and sizes of the noise take their best values in turn.
 ROUNDS = 50
 #: Steps towards the best parameters of another behaviour, from draws that are this share as far from each other as those given.
-STEPS, NEARER = 8, 0.5
-#: A step is no longer than this, and short enough to end by this, in posterior standard deviations of all parameters together.
-LONGEST, CLOSE = 30.0, 0.3
-#: Log density by which linear innovations may be wrong at the point where they lead.
+STEPS, NEARER = 20, 0.3
+#: A step is no longer than this in posterior standard deviations of all parameters together, and halved so many times where it
+#: makes the record less likely; from this gain of the log density on there is nothing left to gain.
+LONGEST, HALVINGS, ARRIVED = 300.0, 8, 0.05
+#: Log density by which linear innovations may be wrong at half of the draws.
 FORESEEN = 2.0
 #: Innovations that are so many times as large as half of them are outliers, where the noise has some.
 OUTLIER = 6.0
@@ -56,12 +56,16 @@ class IntersampleCheck:
     log_ratio : dict of str to float
         Logarithm of how much more likely the record is, parameters integrated out, for each of the others.
     shift : dict of str to dict of str to float
-        By about how many posterior standard deviations the mean of each parameter would move, for each of the others.
+        By about how many posterior standard deviations the mean of each parameter would move, for each of the others; not of
+        those that only the noise of the sensors depends on.
+    unknown : tuple of str
+        Those that could not be compared: solutions diverge, or are too far from linear in the parameters.
     """
 
     intersample: str
     log_ratio: dict[str, float]
     shift: dict[str, dict[str, float]]
+    unknown: tuple[str, ...] = ()
 
     def moved(self, other: str) -> tuple[str, float]:
         """The parameter that another behaviour moves most, and by how many standard deviations."""
@@ -82,34 +86,36 @@ class IntersampleCheck:
     @property
     def level(self) -> Literal["good", "look", "bad"]:
         """``"good"``, ``"look"`` or ``"bad"``."""
-        if not self.log_ratio:
-            return "look"
         if self.preferred:
             size = abs(self.moved(self.preferred)[1])
-            return "bad" if size > WRONG else "look" if size > SMALL else "good"
-        return "look" if self.undecided and abs(self.moved(self.undecided)[1]) > COUNTS else "good"
+            return "bad" if size > WRONG else "look" if size > SMALL or self.unknown else "good"
+        return "look" if self.unknown or (self.undecided and abs(self.moved(self.undecided)[1]) > COUNTS) else "good"
 
     @property
     def verdict(self) -> str:
         """What it means, in a sentence."""
         told, other = f"intersample={self.intersample!r}", self.preferred or self.undecided
+        missing = " and ".join(f"intersample={o!r}" for o in self.unknown)
+        if missing:
+            missing = f" {missing} could not be compared: solutions diverge, or are too far from linear."
+        size = abs(self.moved(other)[1]) if other else 0.0
         if not self.log_ratio:
-            return "How the inputs move between the samples could not be compared: solutions diverge, or are far from linear."
-        if self.level == "good":
-            if self.preferred:
-                return f"The record prefers intersample={other!r} to {told}, but no parameter moves by more than {SMALL:g} sd."
-            return f"Nothing in the record prefers other inputs between the samples to {told}, or it does not matter."
-        name, size = self.moved(other)
-        moves = f"the mean of {name} would move by about {abs(size):.2g} posterior standard deviations"
+            return f"Inputs between the samples: nothing is known against {told}.{missing}"
+        if self.preferred and size <= SMALL:
+            matters = f"no parameter moves by more than {SMALL:g} sd"
+            return f"The record prefers intersample={other!r} to {told}, but {matters}.{missing}"
+        if not self.preferred and size <= COUNTS:
+            return f"Nothing in the record prefers other inputs between the samples to {told}, or it does not matter.{missing}"
+        moves = f"the mean of {self.moved(other)[0]} would move by about {size:.2g} posterior standard deviations"
         if self.preferred:
             return (
                 f"Inputs between the samples: the record is e^{self.log_ratio[other]:.3g} times as likely with "
                 f"intersample={other!r} as with {told}, and {moves}. Build the model with the one that is true "
-                "(record.replace(intersample=...)); a delay, or a term that is missing, may do the same."
+                f"(record.replace(intersample=...)); a delay, or a term that is missing, may do the same.{missing}"
             )
         return (
             f"Inputs between the samples: the record cannot tell intersample={other!r} from {told}, and {moves}. The posterior "
-            f"holds given {told}."
+            f"holds given {told}.{missing}"
         )
 
     @property
@@ -164,9 +170,10 @@ def check_intersample(
 
     Notes
     -----
-    For each behaviour of the inputs some steps of Gauss and Newton, with the prior, lead to the most likely parameters; the
-    innovations of the filter are linearised over the draws, which are moved there. The evidences are those of normal
-    posteriors (Laplace's approximation), and a size of the noise that is unknown takes its best value. Where noise has outliers
+    For each behaviour of the inputs steps of Gauss and Newton, with the prior, lead to the most likely parameters, each a step
+    that makes the record more likely; the innovations of the filter are linearised over the draws, which are moved there and
+    drawn together. The evidences are those of normal posteriors (Laplace's approximation), and a size of the noise that is
+    unknown takes its best value. Where noise has outliers
     these are left out, and the rest counts as normal; so are samples at a limit of the sensor.
 
     Examples
@@ -197,87 +204,43 @@ def check_intersample(
     if not view.system.inputs:
         raise ValueError(f"{view.name!r} has no inputs, so that nothing moves between its samples.")
     posterior = posterior_of(idata)
-    records = view.records() if data is None else check_records(view.system, data)
-    grids = view.op.grid.choice.grids
-    if grids is not None and [len(r) for r in records] != [len(g.counts) + 1 for g in grids]:
-        raise ValueError("data: the steps of the filter are those of its own record, interval by interval; leave data out.")
-    coordinates = Coordinates(model)
-    variables = [v.name for v in model.free_RVs if v.name in posterior]
+    records = view.records_or(data)
     passes = (1 + 2 * STEPS) * sum(len(r) for r in records)
-    needed = 2 * FOR_EACH * sum(int(np.prod(posterior[v].shape[2:])) for v in variables)
-    wanted = max(min(draws, MOST_SAMPLES // passes), needed)
-    few = posterior.isel(draw=thinned(posterior, wanted))[variables]
-    points = points_of(few, model.free_RVs, few.sizes["chain"] * few.sizes["draw"])
-    x = coordinates.unconstrained(
-        {v.name: np.array(each) for v, each in zip(model.free_RVs, zip(*points, strict=True), strict=True)}
-    )
-    if len(x) < FOR_EACH * x.shape[1]:
+    needed = 2 * FOR_EACH * sum(int(np.prod(posterior[v.name].shape[2:])) for v in model.free_RVs if v.name in posterior)
+    few, points = some_draws(posterior, model.free_RVs, max(min(draws, MOST_SAMPLES // passes), needed))
+    cloud = _Cloud.of(Coordinates(model), points)
+    if len(points) < FOR_EACH * cloud.elements:
         raise ValueError(
-            f"idata has {len(x)} draws for {x.shape[1]} parameters; {FOR_EACH} for each are needed to see what it does."
+            f"idata has {len(points)} draws for {cloud.elements} parameters; {FOR_EACH} for each are needed to see what it "
+            "does."
         )
-    names, _ = standardised(few, len(points))
-    cloud = _Cloud.of(x)
-
-    def natural(white: np.ndarray) -> np.ndarray:
-        """Parameters (n, P) at coordinates (n, d)."""
-        return _flat(coordinates.constrained(cloud.at(white)), variables)
-
-    def at(white: np.ndarray) -> list[list[np.ndarray]]:
-        values = coordinates.constrained(cloud.at(white))
-        return [[values[v.name][i] for v in model.free_RVs] for i in range(len(white))]
-
-    own, known = records[0].intersample, _noise_is_known(view)
-    prior = _Prior(_log_prior(coordinates), cloud)
-    own_function = _innovations(view, records, None if data is not None else view.arrays())
-    told = own_function(points)
+    function = _innovations(view, records, None if data is not None else view.arrays())
+    told = function(points)
     if told is None:
         raise ValueError("the innovations are not finite at all of the draws; does idata belong to this model and its data?")
-    inner = told.inner() if view.problem.form.sensors.heavy else np.ones(len(told.output), dtype=bool)
-    told = told.of(inner)
-    size, start = told.std.mean(axis=0), np.zeros(cloud.white.shape[1])
-    here = _Linear.of(cloud.white, told, size, known).best(prior, start)
-
-    def exact(function: Callable[[Sequence[Sequence[np.ndarray]]], _Innovations | None], best: _Best) -> float:
-        """Log evidence with the innovations at the point itself; minus infinity where they are not as foreseen there."""
-        found = function(at(best.white[None]))
-        if found is None:
-            return -np.inf
-        density = _log_density(found.of(inner).e[0] / size, told.output, known) + prior.value(best.white)
-        foreseen = abs(density - best.density) < FORESEEN + 0.1 * abs(density - typical)
-        return density + best.volume if foreseen else -np.inf
-
-    rows = zip(told.e, cloud.white, strict=True)
-    typical = float(np.median([_log_density(e / size, told.output, known) + prior.value(w) for e, w in rows]))
-    value = exact(own_function, here)
-    if not np.isfinite(value):
+    likely = _Likely.of(told, cloud, heavy=bool(view.problem.form.sensors.heavy), known=_noise_is_known(view))
+    here = likely.climbed(function, np.zeros(cloud.white.shape[1]))
+    if here is None or not likely.foreseen(here, told):
         raise ValueError(
             "the draws are not around one mode, or far from normal: what other inputs would do to them is not known."
         )
-    before, spread = natural(here.white[None])[0], natural(cloud.white).std(axis=0)
-    log_ratio, shift = dict[str, float](), dict[str, dict[str, float]]()
-    others: list[InterSample] = [how for how in ("zoh", "foh", "bl") if how != own]
-    for other in others:
+    (before,), spread = cloud.natural(here.white[None]), cloud.natural(cloud.white).std(axis=0)
+    names, own = standardised(few, len(points))[0], records[0].intersample
+    kept = np.repeat(_are_no_sizes(view), [np.size(value) for value in points[0]])
+    log_ratio, shift, unknown = dict[str, float](), dict[str, dict[str, float]](), list[str]()
+    for other in (how for how in get_args(InterSample) if how != own):
         moved = [r.replace(intersample=other) for r in records]
         # Records that are too short for a spline have straight lines in its place.
         if len({r.smoothness for r in moved}) > 1 or moved[0].smoothness == records[0].smoothness:
             continue
-        function, white, best = _innovations(view, moved), here.white, None
-        for _ in range(STEPS):
-            found = function(at(white + NEARER * cloud.white))
-            if found is None:
-                best = None
-                break  # solutions diverge
-            best = _Linear.of(white + NEARER * cloud.white, found.of(inner), size, known).best(prior, white)
-            step = best.white - white
-            white = white + step * min(1.0, LONGEST / max(float(np.linalg.norm(step)), 1e-300))
-            if np.linalg.norm(step) < CLOSE:
-                break
-        if best is None or not np.array_equal(white, best.white) or not np.isfinite(there := exact(function, best)):
-            continue  # not compared: the way there is too far for linear steps
-        log_ratio[other] = there - value
-        by = (natural(best.white[None])[0] - before) / np.where(spread > 0, spread, 1.0)
-        shift[other] = dict(zip(names, by.tolist(), strict=True))
-    return IntersampleCheck(own, log_ratio, shift)
+        best = likely.climbed(_innovations(view, moved), here.white)
+        if best is None:
+            unknown.append(other)
+            continue
+        log_ratio[other] = best.log_evidence - here.log_evidence
+        by = (cloud.natural(best.white[None])[0] - before) / np.where(spread > 0, spread, 1.0)
+        shift[other] = {n: float(b) for n, b, k in zip(names, by, kept, strict=True) if k}
+    return IntersampleCheck(own, log_ratio, shift, tuple(unknown))
 
 
 class _Innovations(NamedTuple):
@@ -300,35 +263,62 @@ class _Innovations(NamedTuple):
         return np.asarray(z < OUTLIER * typical[self.output])
 
 
+_AtPoints = Callable[[Sequence[Sequence[np.ndarray]]], _Innovations | None]
+
+
 class _Best(NamedTuple):
     """Where a linear model is most likely, in coordinates of unit variance; log density there, and log volume around."""
 
     white: np.ndarray
     density: float
     volume: float
+    linear: _Linear
+
+    @property
+    def log_evidence(self) -> float:
+        """Laplace's approximation."""
+        return self.density + self.volume
 
 
-class _Cloud(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Cloud:
     """Draws (n, d) in coordinates ``white`` of zero mean and unit covariance, fewer where draws depend on each other."""
 
+    coordinates: Coordinates
     mean: np.ndarray
     spread: np.ndarray
     white: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray) -> _Cloud:
-        """Of draws in the coordinates of a sampler."""
+    def of(cls, coordinates: Coordinates, points: Sequence[Sequence[np.ndarray]]) -> _Cloud:
+        """Of points of a model."""
+        values = zip(coordinates.model.free_RVs, zip(*points, strict=True), strict=True)
+        x = coordinates.unconstrained({v.name: np.array(each) for v, each in values})
         mean = x.mean(axis=0)
         z = x - mean
         scale = np.where((std := z.std(axis=0)) > 0, std, 1.0)
-        values, vectors = np.linalg.eigh((z / scale).T @ (z / scale) / len(z))
-        kept = values > 1e-9 * max(values.max(), 1.0)
-        axes = vectors[:, kept] * np.sqrt(values[kept])
-        return cls(mean, scale[:, None] * axes, z / scale @ (vectors[:, kept] / np.sqrt(values[kept])))
+        eigenvalues, vectors = np.linalg.eigh((z / scale).T @ (z / scale) / len(z))
+        kept = eigenvalues > 1e-9 * max(eigenvalues.max(), 1.0)
+        root = np.sqrt(eigenvalues[kept])
+        return cls(coordinates, mean, scale[:, None] * (vectors[:, kept] * root), z / scale @ (vectors[:, kept] / root))
+
+    @property
+    def elements(self) -> int:
+        """Number of coordinates of a sampler."""
+        return self.mean.size
 
     def at(self, white: np.ndarray) -> np.ndarray:
-        """Points (n, d) of the sampler."""
+        """Points (n, elements) of the sampler."""
         return np.asarray(self.mean + white @ self.spread.T)
+
+    def points(self, white: np.ndarray) -> list[list[np.ndarray]]:
+        """Points of the model."""
+        values = self.coordinates.constrained(self.at(white))
+        return [[values[v.name][i] for v in self.coordinates.model.free_RVs] for i in range(len(white))]
+
+    def natural(self, white: np.ndarray) -> np.ndarray:
+        """All elements (n, P) of points of the model, variable by variable."""
+        return np.array([np.concatenate([np.ravel(value) for value in point]) for point in self.points(white)])
 
 
 class _Prior(NamedTuple):
@@ -374,6 +364,14 @@ class _Linear:
         fitted, noise = (np.linalg.lstsq(design, v, rcond=None)[0] for v in (found.e / size, np.log(found.std)))
         return cls(fitted[0], fitted[1:].T, 2 * noise[1:] @ noise[1:].T, found.output, known)
 
+    def through(self, white: np.ndarray, e: np.ndarray) -> _Linear:
+        """With innovations ``e`` (N,) over their noise at a point."""
+        return replace(self, rest=e - self.slope @ white)
+
+    def at(self, white: np.ndarray) -> np.ndarray:
+        """Innovations (n, N) over their noise at parameters (n, d)."""
+        return np.asarray(self.rest + white @ self.slope.T)
+
     def best(self, prior: _Prior, near: np.ndarray) -> _Best:
         """The most likely parameters near some, with the size of the noise of each output where it is not known."""
         gradient, precision = prior.derivatives(near)
@@ -388,7 +386,77 @@ class _Linear:
             if not self.known:
                 size = np.sqrt(np.maximum(np.bincount(self.output, left) / np.maximum(count, 1), 1e-12))
         density = _log_density(self.rest + self.slope @ white, self.output, self.known) + prior.value(white)
-        return _Best(white, density, -0.5 * float(np.linalg.slogdet(information)[1]))
+        return _Best(white, density, -0.5 * float(np.linalg.slogdet(information)[1]), self)
+
+
+@dataclass(frozen=True, eq=False)
+class _Likely:
+    """How likely innovations make a record, and where they lead, among draws.
+
+    Of values (N,), the ``inner`` ones count, over the noise ``size`` of the draws.
+    """
+
+    cloud: _Cloud
+    prior: _Prior
+    inner: np.ndarray
+    size: np.ndarray
+    output: np.ndarray
+    known: bool
+
+    @classmethod
+    def of(cls, told: _Innovations, cloud: _Cloud, *, heavy: bool, known: bool) -> _Likely:
+        """Of innovations at the draws, where noise is heavy-tailed or not, and its size known or not."""
+        inner = told.inner() if heavy else np.ones(len(told.output), dtype=bool)
+        told = told.of(inner)
+        return cls(cloud, _Prior(_log_prior(cloud.coordinates), cloud), inner, told.std.mean(axis=0), told.output, known)
+
+    def climbed(self, function: _AtPoints, white: np.ndarray) -> _Best | None:
+        """The most likely parameters by steps of Gauss and Newton; None where they do not arrive, or solutions diverge."""
+        here, nearer = self.density(function, white), NEARER
+        for _ in range(STEPS):
+            linear = self.linear(function, white, nearer)
+            if linear is not None:
+                best = linear.best(self.prior, white)
+                if best.density - here < ARRIVED:
+                    return best._replace(white=white, density=here, linear=linear)
+                step = best.white - white
+                step *= min(1.0, LONGEST / float(np.linalg.norm(step)))
+                for share in 0.5 ** np.arange(HALVINGS):
+                    if (there := self.density(function, white + share * step)) > here:
+                        white, here = white + share * step, there
+                        break
+                else:
+                    linear = None
+            if linear is None:
+                nearer *= 0.5  # of draws that are too far from each other slopes say little
+        return None
+
+    def linear(self, function: _AtPoints, white: np.ndarray, nearer: float) -> _Linear | None:
+        """Innovations about a point (d,), by draws as far from it as those given, times ``nearer``; None where some diverge."""
+        near = white + nearer * self.cloud.white
+        at, found = function(self.cloud.points(white[None])), function(self.cloud.points(near))
+        if at is None or found is None:
+            return None
+        linear = _Linear.of(near, found.of(self.inner), self.size, self.known)
+        return linear.through(white, at.of(self.inner).e[0] / self.size)
+
+    def density(self, function: _AtPoints, white: np.ndarray) -> float:
+        """Log density at a point (d,), minus infinity where solutions diverge."""
+        found = function(self.cloud.points(white[None]))
+        if found is None:
+            return -np.inf
+        return _log_density(found.of(self.inner).e[0] / self.size, self.output, self.known) + self.prior.value(white)
+
+    def foreseen(self, best: _Best, told: _Innovations) -> bool:
+        """Whether half of the draws are about as likely as innovations that are linear about the best point say."""
+        exact, linear = told.of(self.inner).e / self.size, best.linear.at(self.cloud.white)
+        differences = [_log_density(a, *self.kind) - _log_density(b, *self.kind) for a, b in zip(exact, linear, strict=True)]
+        return bool(np.median(np.abs(differences)) < FORESEEN)
+
+    @property
+    def kind(self) -> tuple[np.ndarray, bool]:
+        """Output of each value that counts, and whether the size of its noise is known."""
+        return self.output, self.known
 
 
 def _log_density(e: np.ndarray, output: np.ndarray, known: bool) -> float:
@@ -409,9 +477,7 @@ def _log_prior(coordinates: Coordinates) -> Callable[[np.ndarray], np.ndarray]:
     return function
 
 
-def _innovations(
-    view: FilterView, records: Sequence[TimeSeries], known: RecordData | None = None
-) -> Callable[[Sequence[Sequence[np.ndarray]]], _Innovations | None]:
+def _innovations(view: FilterView, records: Sequence[TimeSeries], known: RecordData | None = None) -> _AtPoints:
     """Of a filter on records, at points of its model; ``known`` are the arrays of these records, if the model has them.
 
     None where not all are finite.
@@ -435,10 +501,15 @@ def _innovations(
 
 def _noise_is_known(view: FilterView) -> bool:
     """Whether the noise of the sensors does not depend on free variables."""
-    found = set(ancestors([view.unknowns.noise]))
-    return not any(v in found for v in view.model.free_RVs)
+    return not _under([view.unknowns.noise]).intersection(view.model.free_RVs)
 
 
-def _flat(values: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
-    """All elements (n, P), variable by variable."""
-    return np.concatenate([values[name].reshape(len(values[name]), -1) for name in names], axis=1)
+def _are_no_sizes(view: FilterView) -> list[bool]:
+    """For each free variable, whether anything but the noise of the sensors depends on it."""
+    known = view.unknowns
+    noise, others = _under([known.noise]), _under([known.params, known.x0, known.x0_std, known.diffusion])
+    return [v in others or v not in noise for v in view.model.free_RVs]
+
+
+def _under(graphs: Sequence[Any]) -> set[Any]:
+    return set(ancestors(graphs))

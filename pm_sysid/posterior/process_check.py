@@ -11,9 +11,9 @@ import scipy
 import xarray as xr
 
 from pm_sysid.arguments import count, whole_seed
-from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.idata import posterior_of, some_draws
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.filter_view import FilterView, filter_view
+from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.posterior.particle_filter import ParticleFilter, Sets, log_likelihood
 from pm_sysid.posterior.reweighting import FINE, HALF, MOST, STRETCHED, WIDE, Reweighted, reweighted, standardised
 
@@ -253,7 +253,7 @@ def check_processes(
     filters = ParticleFilter(view)
     posterior = posterior_of(idata)
     length = sum(map(len, filters.records))
-    point = _few(posterior, view, 1)[1]
+    point = some_draws(posterior, view.model.free_RVs, 1)[1]
     substeps = filters.substeps(filters.sets(point))
     if substeps > STIFF:
         raise ValueError(
@@ -262,7 +262,7 @@ def check_processes(
         )
     cost = 2 * substeps * length  # of a particle at each draw
     draws = max(LEAST_DRAWS, min(draws, MOST_STEPS // (cost * max(length, FIRST))))
-    few, points = _few(posterior, view, draws)
+    few, points = some_draws(posterior, view.model.free_RVs, draws)
     sets = filters.sets(points)
     share = min(1.0, MOST_STEPS / (cost * len(points) * max(FIRST, min(length, 4 * FIRST))))
     run = _Run(filters, few, sets, substeps, share, rng)
@@ -282,13 +282,6 @@ def check_processes(
             "no particle explains the record at many draws: what linearising about the processes costs cannot be measured."
         )
     return found
-
-
-def _few(posterior: xr.Dataset, view: FilterView, draws: int) -> tuple[xr.Dataset, list[list[np.ndarray]]]:
-    """Some draws of a posterior, and the points of these."""
-    variables = view.model.free_RVs
-    few = posterior.isel(draw=thinned(posterior, draws))[[v.name for v in variables if v.name in posterior]]
-    return few, points_of(few, variables, few.sizes["chain"] * few.sizes["draw"])
 
 
 class _Run:

@@ -11,7 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pm_sysid.arguments import count
-from pm_sysid.idata import points_of, posterior_of, thinned
+from pm_sysid.idata import posterior_of, some_draws
 from pm_sysid.likelihood.beyond_draws import FEWEST
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_steps import stands_for_error, unknowns_at, wall_beyond
@@ -20,7 +20,6 @@ from pm_sysid.posterior.reweighting import Reweighted, reweighted
 from pm_sysid.progress import announced
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.recurrence.functions import compiled
-from pm_sysid.solve.checks import check_records
 from pm_sysid.solve.filter_graph import RecordData
 from pm_sysid.solve.filter_substeps import LOGLIK_TOLERANCE, LogLikelihoodCriterion
 from pm_sysid.solve.substeps import cut
@@ -175,17 +174,13 @@ def check_substeps(
     view = filter_view(name, model)
     problem, coarse, fine = view.problem, view.op.substeps, view.op.substeps * int(factor)
     posterior = posterior_of(idata)
-    records = view.records() if data is None else check_records(view.system, data)
-    few = posterior.isel(draw=thinned(posterior, draws))[[v.name for v in model.free_RVs if v.name in posterior]]
-    points = points_of(few, model.free_RVs, few.sizes["chain"] * few.sizes["draw"])
+    records = view.records_or(data)
+    few, points = some_draws(posterior, model.free_RVs, draws)
 
     arrays = RecordData.symbolic()
     loglik, _ = problem.run(view.y, view.unknowns, arrays)
     function = announced("log-likelihood", lambda: compiled([*model.free_RVs, *arrays], pt.sum(loglik)))
-    sums = []
-    grids = view.op.grid.choice.grids
-    if grids is not None and [len(r) for r in records] != [len(g.counts) + 1 for g in grids]:
-        raise ValueError("data: the steps of the filter are those of its own record, interval by interval; leave data out.")
+    sums, grids = [], view.op.grid.choice.grids
     for substeps in (coarse, fine):
         known = problem.data(records, cut(grids, substeps))
         sums.append([float(function(*p, *known)) for p in points])

@@ -401,6 +401,7 @@ class Study:
         try:
             check = check_intersample(self.idata, model=self.model, name=name, data=records)
         except ValueError as error:
+            self.verdicts.append(Verdict("look", f"What inputs between the samples do is not known: {error}"))
             return Paragraph(f"{title}: {error}", "warning")
         self.verdicts.append(Verdict(check.level, check.verdict))
         return Listed(title, _sentences(check))

@@ -140,7 +140,7 @@ TABLE = (
         "inputs between the samples",
         f"`sid.check_intersample`, where there are inputs: the record is more than e^{MORE_LIKELY:g} times as likely with "
         f"another `intersample`, and means change by more than {SMALL_SHIFT:g} standard deviations (problem: by "
-        f"{WRONG_SHIFT:g}); or it is about as likely, and means change by more than {COUNTS:g}",
+        f"{WRONG_SHIFT:g}); or it is about as likely, and means change by more than {COUNTS:g}; or one cannot be compared",
         "`record.replace(intersample=...)` with the true one, sample again; a higher sampling rate",
     ),
     (

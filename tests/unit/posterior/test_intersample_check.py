@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,8 +96,56 @@ def test_log_ratios_and_shifts_are_those_of_a_grid(true: Any, noise: float | Non
             for i, name in enumerate(("rate", "gain")):
                 moved = (np.exp(found[other].mean[i]) - np.exp(mean[i])) / (np.exp(mean[i]) * std[i])
                 assert check.shift[other][name] == pytest.approx(moved, abs=0.3 + 0.2 * abs(moved))
+                assert "noise" not in check.shift[other]
         best = max(found, key=lambda k: found[k].log_evidence)
         assert check.preferred == ("" if best == kind else best)
+
+
+DUFFING = sid.System(
+    lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z - p.k3 * x.z**3),
+    states=("z", "v"),
+    inputs=("F",),
+    params=("c", "k", "k3"),
+    observe=lambda t, x, dx, u, p: (x.z, x.v),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("true", "noise"), [("zoh", 0.003), ("foh", 0.05), ("bl", 0.003)])
+def test_ratios_of_two_behaviours_are_opposite(true: Any, noise: float) -> None:
+    """From either side, over posteriors of a nonlinear oscillator that are far from each other, two outputs and records."""
+    records = list[sid.TimeSeries]()
+    for seed in range(2):
+        rng, t = np.random.default_rng(seed), 0.3 * np.arange(100)
+        force = sid.TimeSeries(t, 2.0 * rng.standard_normal(100), None, inputs="F", intersample=true)
+        solution = sid.simulate(DUFFING, force, {"c": 0.3, "k": 4.0, "k3": 8.0}, x0=[0.0, 0.0], substeps=20)
+        y = np.column_stack([solution[name].to_numpy() for name in ("z", "v")])
+        records.append(force.replace(y=y + noise * rng.standard_normal(y.shape)))
+    found = dict[str, Any]()
+    for told in KINDS:
+        with pm.Model():
+            params = {name: pm.LogNormal(name, np.log(v) + 0.3, 0.5) for name, v in (("c", 0.3), ("k", 4.0), ("k3", 8.0))}
+            size = pm.LogNormal("noise", np.log(noise), 1.5, shape=2)
+            sid.ODEFilter("y", DUFFING, [r.replace(intersample=told) for r in records], params, noise=size, x0=np.zeros(2))
+            found[told] = sid.check_intersample(sid.sample(random_seed=1, progressbar=False))
+    for told, check in found.items():
+        assert not check.unknown and check.level == ("good" if told == true else "bad")
+        assert check.preferred == ("" if told == true else true)
+        for other, ratio in check.log_ratio.items():
+            assert ratio == pytest.approx(-found[other].log_ratio[told], abs=1.0 + 0.02 * abs(ratio))
+
+
+def test_what_cannot_be_compared_is_named() -> None:
+    """However little is against the others; and nothing is called good then."""
+    check = sid.check_intersample(tiny.POSTERIOR, model=tiny.driven())
+    doubtful = dataclasses.replace(check, log_ratio={"foh": -9.0}, shift={"foh": {"rate": 1.0}}, unknown=("zoh",))
+    assert doubtful.level == "look"
+    assert doubtful.verdict.endswith("intersample='zoh' could not be compared: solutions diverge, or are too far from linear.")
+    preferred = dataclasses.replace(doubtful, log_ratio={"foh": 9.0})
+    assert preferred.level == "look" and "intersample='zoh' could not be compared" in preferred.verdict
+    nothing = dataclasses.replace(check, log_ratio={}, shift={}, unknown=("zoh", "foh"))
+    assert nothing.level == "look"
+    assert "nothing is known against" in nothing.verdict and "'zoh' and intersample='foh' could not" in nothing.verdict
 
 
 def test_levels() -> None:
