@@ -29,6 +29,8 @@ _log = logging.getLogger("pm_sysid")
 #: Samples from which on a record has the linearisation about its uncertain initial state measured only where a sensor is not
 #: Gaussian: there is little that it could have changed after so many, and it would take longer than the draws.
 LONG = 2000
+#: Name of the attribute that tells the times and inputs which the draws were made with, before the name of the filter.
+FORCED = "forced_"
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 3
 
@@ -154,6 +156,7 @@ def sample_ibis(
         doubt_evidence(idata, [reason])
         _log.warning("IBIS: %s", reason)
     idata.attrs.update(substeps_attrs(model))
+    idata.attrs.update({f"{FORCED}{name}": filter_view(name, model).forced(None)[0].tolist() for name in filter_names(model)})
     return idata
 
 
@@ -194,8 +197,8 @@ def extend(idata: xr.DataTree, *, model: pm.Model | None = None, random_seed: An
     Raises
     ------
     ValueError
-        If ``idata`` has no stages, or the record is no longer than before, or its measurements do not begin as they
-        did. Inputs and times are not compared, since ``idata`` does not hold them.
+        If ``idata`` has no stages, or the record is no longer than before, or its measurements, times or inputs do not
+        begin as they did. ``pm.sample_smc`` keeps nothing of times and inputs: these are not compared then.
 
     Notes
     -----
@@ -275,3 +278,10 @@ def _check_longer(idata: xr.DataTree, model: pm.Model, n: int) -> None:
                     f"the first {n} samples of {rv.name!r} are not those that idata was made from; extend takes the same "
                     "record, longer."
                 )
+    for name in filter_names(model):
+        now, size = filter_view(name, model).forced(n)
+        if np.any(np.abs(np.asarray(idata.attrs.get(f"{FORCED}{name}", now)) - now) > 1e-9 * size):
+            raise ValueError(
+                f"the times and inputs of the first {n} samples of {name!r} are not those that idata was made with; extend "
+                "takes the same record, longer."
+            )

@@ -122,6 +122,15 @@ class FilterView:
         self.data.substeps.set_value(arrays.substeps)
         self.data.samples.set_value(arrays.samples)
 
+    def forced(self, n: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Sums of the times and inputs of the first n samples (None: all), (1 + n_u,), which those of others do not have.
+
+        Each sample has another weight. And the sums of absolute values, of which rounding is a small part.
+        """
+        values = value_of(self.data.samples)[:n, : 1 + len(self.system.inputs)]
+        weighted = np.random.default_rng(0).standard_normal(len(values))[:, None] * values
+        return weighted.sum(axis=0), np.abs(weighted).sum(axis=0)
+
     def measured(self) -> np.ndarray:
         """Measurements (T, n_y), NaN where a sample is missing."""
         y = value_of(self.observed)

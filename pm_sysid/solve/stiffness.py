@@ -41,10 +41,15 @@ class _Flow:
         self.left -= 1
         if self.left < 0:
             raise _TooMany
+        return np.array(function(t, *x, *self._input(t, i), *self.params))
+
+    def _input(self, t: float, i: int) -> np.ndarray | tuple[()]:
+        """At a time in sampling interval ``i``, (n_u,)."""
         record = self.record
+        if not record.inputs:
+            return ()
         part = np.clip((t - record.t[i]) / record.dt[i], 0.0, 1.0)
-        u = record.input_at(np.array([i]), np.array([part]))[0]
-        return np.array(function(t, *x, *u, *self.params))
+        return np.asarray(record.input_at(np.array([i]), np.array([part]))[0])
 
     def change(self, t: float, x: np.ndarray, i: int) -> np.ndarray:
         """Jacobian (n_x, n_x)."""

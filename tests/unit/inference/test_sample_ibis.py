@@ -166,6 +166,20 @@ def test_an_interruption_of_the_second_run_leaves_the_draws_of_the_first(monkeyp
     assert idata is drawn[0] and "drawing them again was interrupted" in sid.log_evidence(idata).doubt
 
 
+def test_inputs_and_times_of_an_extended_record_are_those_of_the_draws() -> None:
+    """The measurements are equal, and what moves the system is not."""
+    start = {"x0": {"z": 0.2, "v": 0.0}}
+    begun = sid.sample_ibis(60, model=driven(30, **start), **QUIET)
+    longer = filter_view("y", driven(40, **start)).records()[0]
+    for other in (longer.replace(u=2.0 * longer.u), longer.replace(t=2.0 * longer.t)):
+        model = driven(40, **start)
+        sid.set_data({"y": other}, model=model)
+        with pytest.raises(ValueError, match="the times and inputs of the first 30 samples of 'y' are not those"):
+            sid.extend(begun, model=model, random_seed=1)
+    on = sid.extend(begun, model=driven(40, **start), random_seed=1, cores=1, progressbar=False)
+    assert on.posterior.sizes["draw"] == 60
+
+
 @pytest.mark.slow
 def test_draws_are_extended_with_the_steps_that_they_were_made_with() -> None:
     start = {"x0": {"z": 0.2, "v": 0.0}}
