@@ -23,6 +23,9 @@
   the samples, fitted as each of the three. Confidently wrong is more than three standard errors off without a word.
 - ``sensors``: 40 records each of an oscillator under a random force with a mean, whose sensor has an offset, a drift or a delay
   that the fit knows nothing of, or none of these. Confidently wrong is more than 3.5 standard errors off without a word.
+- ``terms``: 40 records each of oscillators and a tank whose fitted equations lack a term that the true ones have, and of such
+  that lack none, with white noise, correlated noise and random pushes. Confidently wrong is more than 3.5 standard errors off,
+  with success and no word that the model lacks something or that errors may be too small.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -490,6 +493,109 @@ def sensors(n: int) -> dict[str, Any]:
     return results
 
 
+def oscillator(*terms: str) -> sid.System:
+    """With a linear spring and damping, and other terms of the rate of change of its velocity, each with a factor."""
+    known: dict[str, Callable[[Any, Any], Any]] = {
+        "friction": lambda x, F: -pt.tanh(x.v / 0.02), "drag": lambda x, F: -x.v * abs(x.v),
+        "hardening": lambda x, F: -(x.z**3), "softening": lambda x, F: -x.z * abs(x.z),
+        "self-excited": lambda x, F: -(x.z**2) * x.v, "saturated": lambda x, F: 2.5 * pt.clip(F / 2.5, -1.0, 1.0) - F,
+    }  # fmt: skip
+    return sid.System(
+        lambda t, x, u, p: (
+            x.v,
+            u.F - p.c * x.v - p.k * x.z + sum(getattr(p, name.replace("-", "_")) * known[name](x, u.F) for name in terms),
+        ),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k", *(name.replace("-", "_") for name in terms)),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+
+
+def tank(power: float) -> sid.System:
+    """A tank that empties by a power of its level."""
+    return sid.System(
+        lambda t, x, u, p: p.b * u.q - p.a * pt.maximum(x.h, 1e-3) ** power,
+        states=("h",),
+        inputs=("q",),
+        params=("a", "b"),
+        observe=lambda t, x, dx, u, p: x.h,
+    )
+
+
+def terms(n: int) -> dict[str, Any]:
+    """Terms that the equations lack."""
+    print("\nRecords of systems whose fitted equations lack a term, or lack none")
+    spring, t, results = {"c": 0.3, "k": 4.0}, 0.2 * np.arange(200), {}
+    cases: tuple[tuple[str, dict[str, float], tuple[str, ...], str, dict[str, Any]], ...] = (
+        ("dry friction of 3 % of the force", {"friction": 0.06}, (), "sign(v)", {}),
+        ("dry friction of 5 % of the force, noise 10 %", {"friction": 0.1}, (), "sign(v)", {"noise": 0.1}),
+        ("dry friction of 5 % beside a hardening spring", {"friction": 0.1, "hardening": 0.5}, ("hardening",), "sign(v)", {}),
+        ("quadratic drag", {"drag": 0.1}, (), "v |v|", {}), ("a hardening spring", {"hardening": 0.1}, (), "z^3", {}),
+        ("a softening spring", {"softening": -0.2}, (), "z |z|", {}),
+        ("damping by z^2 v", {"self-excited": 0.1}, (), "z^2 v", {}),
+        ("a force that saturates", {"saturated": 1.0}, (), "F^3", {}),
+        ("nothing", {}, (), "", {}), ("nothing, noise 10 %, 60 samples", {}, (), "", {"noise": 0.1, "T": 60}),
+        ("nothing, beside friction and hardening", {"friction": 0.1, "hardening": 0.5}, ("friction", "hardening"), "", {}),
+        ("nothing, noise correlated by 0.7", {"hardening": 0.5}, ("hardening",), "", {"ar": 0.7}),
+        ("nothing, noise correlated by 0.95", {"hardening": 0.5}, ("hardening",), "", {"ar": 0.95}),
+        ("nothing, pushes at random", {"hardening": 0.5}, ("hardening",), "", {"pushes": 0.1}),
+        ("nothing, steps of the force", {"hardening": 0.5}, ("hardening",), "", {"steps": True}),
+        ("nothing, noise of outliers", {"hardening": 0.5}, ("hardening",), "", {"outliers": True}),
+    )  # fmt: skip
+    for name, more, fitted, term, how in cases:
+        start, fits, T = time.perf_counter(), [], how.get("T", t.size)
+        true = {**spring, **{k.replace("-", "_"): v for k, v in more.items()}}
+        model = oscillator(*fitted)
+        truth = {k: true[k] for k in model.params}
+        for seed in range(n):
+            rng = np.random.default_rng(seed)
+            if how.get("steps"):
+                force = np.repeat(2.0 * rng.standard_normal(T // 20 + 1), 20)[:T]
+            else:
+                force = sosfiltfilt(butter(4, 0.5, output="sos"), 2.0 * rng.standard_normal(T))
+            record = sid.TimeSeries(t[:T], force, None, inputs="F", intersample="zoh" if how.get("steps") else "foh")
+            pushed = record.replace(u=force + how.get("pushes", 0.0) * force.std() * rng.standard_normal(T), intersample="zoh")
+            y = sid.simulate(oscillator(*more), pushed if "pushes" in how else record, true, x0=0.0, substeps=20)[
+                "y"
+            ].to_numpy()
+            noise = rng.standard_t(3, T) if how.get("outliers") else rng.standard_normal(T)
+            if a := how.get("ar", 0.0):
+                noise = lfilter([np.sqrt(1 - a**2)], [1.0, -a], noise)
+            data = (pushed.replace(u=force) if "pushes" in how else record).replace(
+                y=y + how.get("noise", 0.02) * y.std() * noise
+            )
+            fits.append(sid.fit_pem(model, data, {k: 1.3 * v for k, v in truth.items()}, progressbar=False))
+        results[name] = _of_terms(fits, truth, term, (time.perf_counter() - start) / n)
+        print(f"  {name}: {results[name]}", flush=True)
+    start, fits, truth = time.perf_counter(), [], {"a": 0.1, "b": 0.2}
+    for seed in range(n):
+        rng = np.random.default_rng(seed)
+        flow = np.repeat(rng.uniform(0.2, 4.0, 10), 20)
+        record = sid.TimeSeries(2.0 * np.arange(200), flow, None, inputs="q", intersample="zoh")
+        h = sid.simulate(tank(0.5), record, {"a": 0.2, "b": 0.2}, x0=2.0, substeps=8)["y"].to_numpy()
+        data = record.replace(y=h + 0.05 * h.std() * rng.standard_normal(200))
+        fits.append(sid.fit_pem(tank(1.0), data, truth, progressbar=False))
+    results["a tank that empties by the root, fitted by a line"] = found = _of_terms(
+        fits, {"b": 0.2}, "h", (time.perf_counter() - start) / n
+    )
+    print(f"  a tank that empties by the root, fitted by a line: {found}", flush=True)
+    return results
+
+
+def _of_terms(fits: list[Any], truth: dict[str, float], term: str, seconds: float) -> dict[str, Any]:
+    z = np.array([np.abs(scores(f, truth)).max() for f in fits])
+    sure, shown = np.array([f.success for f in fits]), np.array(["The record shows a term" in f.message for f in fits])
+    said = np.array(["the model lacks" in f.message or "errors may be too small" in f.message for f in fits])
+    named = [f" {term} " in f.message.partition("in the rate of change")[0] for f in fits]
+    return {
+        "records": len(fits), "more than 3.5 errors off": int(np.sum(z > 3.5)),
+        "confidently wrong": int(np.sum((z > 3.5) & sure & ~said)), "said that it is not sure": int(np.sum(~sure)),
+        "a term said": int(np.sum(shown)), "the true one among them": int(np.sum(named & shown)) if term else 0,
+        "median of the largest": float(np.median(z)), "seconds": seconds,
+    }  # fmt: skip
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -616,7 +722,7 @@ SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "equal": (equal, 40),
     "rugged": (rugged, 100),
     "proportional": (proportional, 200), "linearised": (linearised, 100), "between": (between, 60),
-    "sensors": (sensors, 40),
+    "sensors": (sensors, 40), "terms": (terms, 40),
     "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 

@@ -262,6 +262,7 @@ SPREADS = {
     "linearised": "Van der Pol oscillator with process noise",
     "between": "Duffing oscillator",
     "sensors": "sensor with a fault",
+    "terms": "equations that lack",
 }
 
 

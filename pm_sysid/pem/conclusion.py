@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -13,9 +14,11 @@ from pm_sysid.pem.disturbed import gain_by_process_noise
 from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
 from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
 from pm_sysid.pem.linearisation import linearisation_shift
+from pm_sysid.pem.missing_terms import AS_LIKELY, Missing, missing_term
 from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
+from pm_sysid.pem.one_more import Directions, OneMore
 from pm_sysid.pem.optima import Found
-from pm_sysid.pem.sensor_faults import sensor_fault
+from pm_sysid.pem.sensor_faults import Fault, sensor_fault
 from pm_sysid.pem.setup import Setup, Unknowns
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
@@ -37,10 +40,21 @@ FEW_LEFT = 20
 FEW_OF_NOISE = 3
 #: Share of what coloured noise of the sensors gains that random pushes on the states gain where they explain nearly as much.
 NEARLY = 0.8
+#: Share of the best gain by which inputs that move otherwise between the samples come before sensors and terms.
+ALMOST = 0.8
 #: Why standard errors may be too small where an input answers to innovations.
 FED_BACK = "an input is correlated with the innovations"
 #: Status of a guess outside its bounds, and of an impossible one.
 INFEASIBLE, IMPOSSIBLE = -1, -2
+
+
+class Lacking(NamedTuple):
+    """What the record shows, and no unknown stands for: how much more likely it makes the record, words, and what to do."""
+
+    gain: float
+    words: str
+    remedy: str
+    wrong: bool
 
 
 class Conclusion:
@@ -94,10 +108,25 @@ class Conclusion:
 
     def look_beyond(self) -> None:
         """Whether the record shows what no unknown stands for. Errors of the integration, which look the same, come before."""
-        if self._rest and self.success:
-            self._of_inputs(self._rest)
-        if self._rest and self.success:
-            self._of_sensors(self._rest)
+        rest = self._rest
+        if rest is None or rest.noiseless or not self.success:
+            return
+        directions = Directions(self.target, self.errors, self._samples)
+        inputs = self._of_inputs(rest)
+        sensors = self._of_sensors(rest, sensor_fault(self.target, self.x, directions))
+        dynamics = self._of_dynamics(missing_term(self.target, self.x, directions, len(self.setup.walks)))
+        lacking = sorted(filter(None, (inputs, sensors, dynamics)), key=lambda each: each.gain, reverse=True)
+        if not lacking:
+            return
+        # Causes look like each other, and the one that makes the record most likely comes first; or other inputs, which have no
+        # size of their own that could be fitted.
+        best = inputs if inputs is not None and inputs.gain > ALMOST * lacking[0].gain else lacking[0]
+        named = [best, *(each for each in lacking if each is not best and each.gain > best.gain - AS_LIKELY)]
+        words = " Or: ".join(each.words for each in named)
+        if any(each.wrong for each in named):
+            self._fails(f"{words} {best.remedy}")
+        else:
+            self._words.append(words + (" So may a term that is missing." if best is inputs and rest.coloured else ""))
 
     @property
     def message(self) -> str:
@@ -329,40 +358,45 @@ class Conclusion:
         )
         self.covariance = self.covariance + np.diag(shift**2)
 
-    def _of_inputs(self, rest: LeftOver) -> None:
+    def _of_inputs(self, rest: LeftOver) -> Lacking | None:
         """Whether inputs that move in another way between the samples explain the record better, or as well."""
         other = other_between(self.target, self.x, self.errors, self.unknowns.lower, self.unknowns.upper)
-        if other is None or rest.noiseless:
-            return
+        if other is None:
+            return None
         names = " and ".join(self.target.filter.records[0].inputs)
         (own,) = {r.intersample for r in self.target.filter.records if r.inputs}
         moves = f"{self.unknowns.layout.names[other.unknown]} then moves by {other.moved:.2g} standard errors"
         as_told = f"{names} between the samples: intersample={other.intersample!r}"
         if other.preferred:
             words = f"{as_told} explains the record better than {own!r}, e^{other.gain:.3g} times as likely; {moves}."
-            if other.moved <= WRONG or rest.coloured:
-                self._words.append(words + (" So may a term that is missing." if rest.coloured else ""))
-            else:
-                self._fails(f"{words} Give the one that is true, or a higher sampling rate.")
-        elif other.counts:
+            wrong = other.moved > WRONG and not rest.coloured
+            return Lacking(other.gain, words, "Give the one that is true, or a higher sampling rate.", wrong)
+        if other.counts:
             self._words.append(
                 f"{as_told} explains the record about as well as {own!r} (e^{other.gain:.2g} times as likely), and {moves}: "
                 f"the standard errors hold given {own!r}."
             )
+        return None
 
-    def _of_sensors(self, rest: LeftOver) -> None:
+    def _of_sensors(self, rest: LeftOver, fault: Fault | None) -> Lacking | None:
         """Whether an offset, a drift or a delay of a sensor, which no unknown stands for, explains the record better."""
-        fault = None if rest.noiseless else sensor_fault(self.target, self.x, self.errors, self._samples)
         if fault is None:
-            return
-        words = (
-            f"The record shows {fault.words}, which the model lacks; with it, {self.unknowns.layout.names[fault.unknown]} "
-            f"would move by {fault.moved:.2g} standard errors."
-        )
-        if fault.moved <= WRONG or rest.coloured:
-            self._words.append(words)
-        else:
-            self._fails(f"{words} Correct the record (sid.detrend, a shift in time), or make it a parameter.")
+            return None
+        wrong = fault.seen.moved > WRONG and not rest.coloured
+        remedy = "Correct the record (sid.detrend, a shift in time), or make it a parameter."
+        return Lacking(fault.seen.gain, self._shown(fault.words, fault.seen), remedy, wrong)
+
+    def _of_dynamics(self, missing: Missing | None) -> Lacking | None:
+        """Whether a term that the equations lack explains the record better."""
+        if missing is None:
+            return None
+        remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
+        return Lacking(missing.seen.gain, self._shown(missing.words, missing.seen), remedy, missing.seen.moved > WRONG)
+
+    def _shown(self, what: str, seen: OneMore) -> str:
+        """What the record shows, and what it does to the unknown that moves most."""
+        moved = f"{self.unknowns.layout.names[seen.unknown]} would move by {seen.moved:.2g} standard errors"
+        return f"The record shows {what}, which the model lacks; with it, {moved}."
 
     def _moves_in_steps(self, i: int) -> bool:
         """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""

@@ -203,6 +203,12 @@ class KalmanFilter(Filter):
         other.form = replace(self.form, sigma=sigma)
         return other
 
+    def with_system(self, system: System) -> KalmanFilter:
+        """The same predictor of a system with the same states and outputs."""
+        other = copy(self)
+        other.system = system
+        return other
+
     def with_inputs(self, intersample: InterSample) -> KalmanFilter:
         """The same predictor on records whose inputs move between samples in another way."""
         other = copy(self)

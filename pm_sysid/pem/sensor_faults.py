@@ -9,32 +9,26 @@ import numpy as np
 
 from pm_sysid.pem.filters import KalmanFilter, median_step
 from pm_sysid.pem.objective import LogLikelihood, Objective
-from pm_sysid.pem.uneven_noise import Samples
-from pm_sysid.records.residual_tests import correlation, long_run
+from pm_sysid.pem.one_more import Directions, OneMore
 from pm_sysid.records.timeseries import TimeSeries
 
 #: Standard errors by which a fault must differ from none to be told, and by which it must move an unknown.
 SEEN, MOVED = 4.0, 0.5
-#: Lags of the correlations by which an error of a mean is larger than that of white noise, for so many values each.
-LAGS, EACH = 25, 4
 #: Fewest measured values that show a fault, and the longest delay in sampling intervals that a straight line tells.
 FEWEST, LATEST = 40, 3.0
-#: Share of a fault that the unknowns must leave: rates of change by differences have errors of this size.
-ALIKE = 1e-5
 #: Outputs are moved by this share of their spread to see what a filter makes of a fault.
 SMALL = 1e-4
 
 
 class Fault(NamedTuple):
-    """A fault of a sensor: in words, with its size; and the unknown that moves most with it, by how many standard errors."""
+    """A fault of a sensor in words, with its size; and the unknown that stands for it."""
 
     words: str
-    unknown: int
-    moved: float
+    seen: OneMore
 
 
-def sensor_fault(target: Objective, x: np.ndarray, stderr: np.ndarray, each: Samples) -> Fault | None:
-    """The fault that would move an unknown most, of those that the record shows; None if it shows none that counts.
+def sensor_fault(target: Objective, x: np.ndarray, directions: Directions) -> Fault | None:
+    """The fault that makes the record most likely, of those that it shows; None if it shows none that counts.
 
     A test of whether innovations are white says nothing of their mean, and the unknowns explain a part of an offset: a
     stiffness takes the mean of the output where a force has one. What is left is orthogonal to the unknowns.
@@ -42,55 +36,19 @@ def sensor_fault(target: Objective, x: np.ndarray, stderr: np.ndarray, each: Sam
     Parameters
     ----------
     target : Objective
-    x, stderr : ndarray, shape (k,)
-        The optimum and its standard errors.
-    each : Samples
-        Innovations and their derivatives there.
-
-    Notes
-    -----
-    One more unknown, whose direction is what the fault makes of the innovations, by a step of Gauss and Newton; its errors are
-    those of noise of any size (White) and of the correlations of what it leaves.
+    x : ndarray, shape (k,)
+        The optimum.
+    directions : Directions
+        Of the innovations there.
     """
-    free = np.flatnonzero(np.isfinite(stderr) & (stderr > 0) & ~target.layout.positive)
-    e, slope = each.standardised, each.slope[:, free]
-    if not free.size or not isinstance(target.filter, KalmanFilter) or not (np.isfinite(e).all() and np.isfinite(slope).all()):
+    if not directions.known or not isinstance(target.filter, KalmanFilter):
         return None
-    scale = np.maximum(np.linalg.norm(slope, axis=0), 1e-300)
-    found, rows = list[Fault](), np.nonzero(target.measured)[0]
-    for words, size, largest, direction in _directions(target, x):
-        step = np.linalg.lstsq(slope / scale, direction, rcond=1e-10)[0] / scale
-        rest = direction - slope @ step
-        length = float(rest @ rest)
-        if not length > ALIKE * float(direction @ direction):
-            continue
-        by = float(rest @ e) / length
-        noise = e - by * rest
-        # Few values may have decided both, and look quiet then: by leverages, and by what is left of all.
-        basis = np.linalg.qr(np.column_stack([slope / scale, direction / np.linalg.norm(direction)]))[0]
-        leverage = np.minimum(np.sum(basis**2, axis=1), 0.999)
-        freedom = max(len(e) - basis.shape[1], 1)
-        together = np.bincount(rows, rest * noise / (1 - leverage))  # outputs may have noise in common
-        variance = max(float(together @ together), length * float(noise @ noise) / freedom)
-        error = np.sqrt(variance * _correlated(target, noise)) / length
-        moved = np.abs(by * step) / stderr[free]
-        if SEEN * error < abs(by) < largest and moved.max() > MOVED:
-            most = int(np.argmax(moved))
-            found.append(Fault(words.format(f"{by * size:.3g} ± {error * size:.1g}"), int(free[most]), float(moved[most])))
-    return max(found, key=lambda f: f.moved, default=None)
-
-
-def _correlated(target: Objective, e: np.ndarray) -> float:
-    """By how much the squared errors of sums are larger than those of white noise, in the output where this is most; or one."""
-    series, found, at = np.full(target.measured.shape, np.nan), [1.0], 0
-    series[target.measured] = e
-    for record in target.filter.records:
-        for one in series[at : at + len(record)].T:
-            n = int(np.isfinite(one).sum())
-            if (lags := min(LAGS, n // EACH)) > 0 and np.nanstd(one) > 0:
-                found.append(long_run(correlation(one, one, range(1, lags + 1))[0]))
-        at += len(record)
-    return float(np.max(found))
+    found = list[Fault]()
+    for words, unit, largest, direction in _directions(target, x):
+        seen = directions.along(direction)
+        if seen is not None and SEEN * seen.error < abs(seen.size) < largest and seen.moved > MOVED:
+            found.append(Fault(words.format(f"{seen.size * unit:.3g} ± {seen.error * unit:.1g}"), seen))
+    return max(found, key=lambda f: f.seen.gain, default=None)
 
 
 def _directions(target: Objective, x: np.ndarray) -> Iterator[tuple[str, float, float, np.ndarray]]:

@@ -9,7 +9,8 @@ import pytest
 
 import pm_sysid as sid
 from pm_sysid.pem import sensor_faults
-from pm_sysid.pem.sensor_faults import sensor_fault
+from pm_sysid.pem.one_more import Directions
+from pm_sysid.pem.sensor_faults import Fault, sensor_fault
 from pm_sysid.pem.uneven_noise import samples
 
 TRUTH = {"m": 1.0, "c": 1.0, "k": 150.0}
@@ -48,6 +49,10 @@ def fit(system: sid.System, data: Any, **options: Any) -> sid.PEMResult:
     return sid.fit_pem(system, data, guess, progressbar=False, **options)
 
 
+def fault_of(found: sid.PEMResult) -> Fault | None:
+    return sensor_fault(found.target, found.x, Directions(found.target, found.x_stderr, samples(found.target, found.x)))
+
+
 @pytest.mark.parametrize("fault", ["offset", "drift"])
 @pytest.mark.parametrize("objective", ["mse", "likelihood"])
 def test_size_and_moves_are_those_of_a_fit_with_the_fault_as_a_parameter(
@@ -57,15 +62,15 @@ def test_size_and_moves_are_those_of_a_fit_with_the_fault_as_a_parameter(
     line = T / T[-1] - 0.5
     data = record(1, 0.2 if fault == "offset" else 1.5 * line)
     without, with_it = fit(oscillator(), data, objective=objective), fit(oscillator(fault), data, objective=objective)
-    found = sensor_fault(without.target, without.x, without.x_stderr, samples(without.target, without.x))
+    found = fault_of(without)
     assert found is not None
     assert f"{'an offset' if fault == 'offset' else 'a drift'} of y (" in found.words
     size = float(found.words.partition("(")[2].split(" ")[0])
     assert size == pytest.approx(with_it.p[fault], abs=0.15 * abs(with_it.p[fault]) + 1e-4)
-    name = without.names[found.unknown]
+    name = without.names[found.seen.unknown]
     i = with_it.names.index(name)
-    assert found.moved == pytest.approx(
-        abs(with_it.x[i] - without.x[found.unknown]) / without.x_stderr[found.unknown], rel=0.25
+    assert found.seen.moved == pytest.approx(
+        abs(with_it.x[i] - without.x[found.seen.unknown]) / without.x_stderr[found.seen.unknown], rel=0.25
     )
     assert "between the samples" not in with_it.message and "The record shows" not in with_it.message
 
@@ -103,7 +108,7 @@ def test_a_filter_with_process_noise_sees_an_offset() -> None:
     sound, off = record(9, noise=0.05), record(9, 0.8, noise=0.05)
     assert "The record shows" not in fit(oscillator(), sound, **options).message
     without, with_it = fit(oscillator(), off, **options), fit(oscillator("offset"), off, **options)
-    found = sensor_fault(without.target, without.x, without.x_stderr, samples(without.target, without.x))
+    found = fault_of(without)
     assert found is not None
     assert float(found.words.partition("(")[2].split(" ")[0]) == pytest.approx(with_it.p["offset"], rel=0.3)
 

@@ -1,0 +1,102 @@
+"""One more unknown at the optimum of a fit: what the record says of it, and how the others would move with it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pm_sysid.pem.objective import Objective
+from pm_sysid.pem.uneven_noise import Samples
+from pm_sysid.records.residual_tests import correlation, long_run
+
+#: Lags of the correlations by which an error of a mean is larger than that of white noise, for so many values each.
+LAGS, EACH = 25, 4
+#: Share of a direction that the unknowns must leave: rates of change by differences have errors of this size.
+ALIKE = 1e-5
+
+
+class OneMore(NamedTuple):
+    """A size of one more unknown and its standard error; and how likely it makes the record.
+
+    ``gain`` is the logarithm of how much more likely white noise of its best size makes the record, ``step`` (k,) is what the
+    unknowns move by, and ``unknown`` is the one that moves by most standard errors, ``moved``. Squared errors of sums of what
+    is left are ``correlated`` times as large as those of white noise.
+    """
+
+    size: float
+    error: float
+    gain: float
+    step: np.ndarray
+    unknown: int
+    moved: float
+    correlated: float
+
+
+class Directions:
+    """Innovations (N,) of an optimum, and what they have in common with the unknowns.
+
+    Parameters
+    ----------
+    target : Objective
+    stderr : ndarray, shape (k,)
+        Standard errors of the unknowns.
+    each : Samples
+        Innovations and their derivatives.
+
+    Notes
+    -----
+    A step of Gauss and Newton. Errors are those of noise of any size (White 1980, Econometrica 48, 817-838), by leverages, and
+    of the correlations of what is left, and of its products with the direction: a resonance that rings by itself is correlated
+    with one that parameters move.
+    """
+
+    def __init__(self, target: Objective, stderr: np.ndarray, each: Samples) -> None:
+        self.target, self.stderr, self.e = target, stderr, each.standardised
+        #: Unknowns that have an error, and are no noise.
+        self.free = np.flatnonzero(np.isfinite(stderr) & (stderr > 0) & ~target.layout.positive)
+        slope = each.slope[:, self.free]
+        self.scale = np.maximum(np.linalg.norm(slope, axis=0), 1e-300)
+        self.slope = slope / self.scale
+        self._rows = np.nonzero(target.measured)[0]
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an unknown, and all derivatives are finite."""
+        return bool(self.free.size and np.isfinite(self.e).all() and np.isfinite(self.slope).all())
+
+    def along(self, direction: np.ndarray) -> OneMore | None:
+        """One more unknown that adds ``direction`` (N,) to the innovations; None where the others do the same."""
+        own = np.linalg.lstsq(self.slope, direction, rcond=1e-10)[0]
+        rest = direction - self.slope @ own
+        length = float(rest @ rest)
+        if not np.isfinite(length) or not length > ALIKE * float(direction @ direction):
+            return None
+        size = float(rest @ self.e) / length
+        noise = self.e - size * rest
+        # Few values may have decided both, and look quiet then: by leverages, and by what is left of all.
+        basis = np.linalg.qr(np.column_stack([self.slope, direction / np.linalg.norm(direction)]))[0]
+        leverage = np.minimum(np.sum(basis**2, axis=1), 0.999)
+        freedom = max(len(self.e) - basis.shape[1], 1)
+        together = np.bincount(self._rows, rest * noise / (1 - leverage))  # outputs may have noise in common
+        variance = max(float(together @ together), length * float(noise @ noise) / freedom)
+        correlated = self._correlated(noise)
+        error = float(np.sqrt(variance * max(correlated, self._correlated(rest * noise)))) / length
+        step = np.zeros(self.stderr.size)
+        step[self.free] = size * own / self.scale
+        moved = np.abs(step[self.free]) / self.stderr[self.free]
+        gain = 0.5 * len(self.e) * float(np.log(max(self.e @ self.e, 1e-300) / max(noise @ noise, 1e-300)))
+        most = int(np.argmax(moved))
+        return OneMore(size, error, gain, step, int(self.free[most]), float(moved[most]), correlated)
+
+    def _correlated(self, e: np.ndarray) -> float:
+        """By how much squared errors of sums are larger than those of white noise, in the output where most; or one."""
+        series, found, at = np.full(self.target.measured.shape, np.nan), [1.0], 0
+        series[self.target.measured] = e
+        for record in self.target.filter.records:
+            for one in series[at : at + len(record)].T:
+                n = int(np.isfinite(one).sum())
+                if (lags := min(LAGS, n // EACH)) > 0 and np.nanstd(one) > 0:
+                    found.append(long_run(correlation(one, one, range(1, lags + 1))[0]))
+            at += len(record)
+        return float(np.max(found))

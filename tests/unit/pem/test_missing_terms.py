@@ -1,0 +1,120 @@
+"""Terms that the equations lack, by derivatives of the innovations: against fits that have them, and where none is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+
+import pm_sysid as sid
+from pm_sysid.pem.missing_terms import Missing, missing_term
+from pm_sysid.pem.one_more import Directions
+from pm_sysid.pem.uneven_noise import samples
+
+T = 0.2 * np.arange(200)
+TERMS: dict[str, Any] = {
+    "sign(v)": lambda z, v: pt.tanh(v / 0.02),
+    "v |v|": lambda z, v: v * abs(v),
+    "z^3": lambda z, v: z**3,
+    "z^2 v": lambda z, v: z**2 * v,
+}
+SPRING = {"c": 0.3, "k": 4.0}
+
+
+def oscillator(term: str = "", vector: bool = False, beside: str = "") -> sid.System:
+    """With a term in the rate of change of the velocity, with a factor; position and velocity may be one vector."""
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> Any:
+        z, v = (x.s[0], x.s[1]) if vector else (x.z, x.v)
+        force = u.F - p.c * v - p.k * z + sum(getattr(p, f) * TERMS[n](z, v) for f, n in (("f", term), ("g", beside)) if n)
+        return pt.stack([v, force]) if vector else {"v": force, "z": v}
+
+    return sid.System(
+        dynamics,
+        states={"s": (2,)} if vector else ("z", "v"),
+        inputs=("F",),
+        params=("c", "k", *(["f"] if term else []), *(["g"] if beside else [])),
+        observe=lambda t, x, dx, u, p: x.s[0] if vector else x.z,
+    )
+
+
+def record(seed: int, factor: float = 0.0, term: str = "sign(v)", noise: float = 0.02, ar: float = 0.0) -> sid.TimeSeries:
+    rng = np.random.default_rng(seed)
+    force = np.convolve(3.0 * rng.standard_normal(T.size + 4), np.ones(5) / 5, "valid")
+    data = sid.TimeSeries(T, force, None, inputs="F", intersample="foh")
+    y = sid.simulate(oscillator(term), data, SPRING | {"f": factor}, x0=0.0, substeps=20)["y"].to_numpy()
+    e = rng.standard_normal(T.size)
+    for i in range(1, T.size):
+        e[i] = ar * e[i - 1] + np.sqrt(1 - ar**2) * e[i]
+    return data.replace(y=y + noise * y.std() * e)
+
+
+def fit(system: sid.System, data: Any, **options: Any) -> sid.PEMResult:
+    guess = {"c": 0.4, "k": 5.0} | {name: 0.01 for name in ("f", "g") if name in system.params}
+    return sid.fit_pem(system, data, guess, progressbar=False, **options)
+
+
+def term_of(found: sid.PEMResult) -> Missing | None:
+    return missing_term(found.target, found.x, Directions(found.target, found.x_stderr, samples(found.target, found.x)))
+
+
+@pytest.mark.parametrize("objective", ["mse", "likelihood"])
+@pytest.mark.parametrize(("term", "factor"), [("sign(v)", -0.08), ("v |v|", -0.05), ("z^3", -0.1), ("z^2 v", -0.08)])
+def test_factor_and_moves_are_those_of_a_fit_with_the_term(term: str, factor: float, objective: Any) -> None:
+    data = record(0, factor, term)
+    without, with_it = fit(oscillator(), data, objective=objective), fit(oscillator(term), data, objective=objective)
+    found = term_of(without)
+    assert found is not None
+    assert f") {term} in the rate of change of v" in found.words
+    size, error = (float(part.split(")")[0]) for part in found.words.partition("(")[2].split(" ± ")[:2])
+    assert size == pytest.approx(with_it.p["f"], abs=3.0 * with_it.stderr["f"])
+    assert error == pytest.approx(with_it.stderr["f"], rel=0.6)
+    i = found.seen.unknown
+    j = with_it.names.index(without.names[i])
+    assert abs(found.seen.step[i] - (with_it.x[j] - without.x[i])) < 1.5 * without.x_stderr[i] + 0.2 * abs(found.seen.step[i])
+    assert not without.success and "The record shows a term (" in without.message
+    assert with_it.success and "The record shows" not in with_it.message
+
+
+def test_states_that_are_a_vector_and_several_records() -> None:
+    data = [record(1, -0.08), record(2, -0.08)]
+    found = fit(oscillator(vector=True), data)
+    assert not found.success and ") sign(s[1]) in the rate of change of s[1]" in found.message
+
+
+def test_a_filter_with_process_noise() -> None:
+    """It follows in part what the equations lack."""
+    predictor = sid.ExtendedKalman(Q={"v": 0.003}, R={"y": 0.01})
+    options: dict[str, Any] = {"predictor": predictor, "x0": 0.0, "objective": "likelihood"}
+    assert ") sign(v) in the rate of change of v" in fit(oscillator(), record(3, -0.3), **options).message
+    assert "The record shows" not in fit(oscillator(), record(3), **options).message
+
+
+def test_a_term_beside_one_that_the_model_has() -> None:
+    system, whole = oscillator("z^3"), oscillator("z^3", beside="sign(v)")
+    data = record(4)
+    y = sid.simulate(whole, data, SPRING | {"f": -0.3, "g": -0.1}, x0=0.0, substeps=20)["y"].to_numpy()
+    data = data.replace(y=y + 0.02 * y.std() * np.random.default_rng(4).standard_normal(T.size))
+    assert ") sign(v) in the rate of change of v" in fit(system, data).message
+    assert fit(whole, data).success
+
+
+@pytest.mark.parametrize("options", [{}, {"noise": 0.2}, {"ar": 0.7}, {"ar": 0.95, "noise": 0.1}])
+def test_nothing_is_said_where_no_term_is_missing(options: dict[str, float]) -> None:
+    for seed in range(4):
+        assert "The record shows" not in fit(oscillator("z^3"), record(seed, -0.1, "z^3", **options)).message
+
+
+def test_a_record_at_rest_has_no_terms() -> None:
+    """Velocities that are zero have no size to divide by."""
+    decay = sid.System(
+        lambda t, x, u, p: (x.v, -p.k * x.z),
+        states=("z", "v"),
+        params=("k",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    y = 0.1 * np.random.default_rng(0).standard_normal(60)
+    found = sid.fit_pem(decay, sid.TimeSeries(0.1 * np.arange(60), None, y), {"k": 1.0}, x0=0.0, progressbar=False)
+    assert "a term" not in found.message
