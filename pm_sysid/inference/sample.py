@@ -501,9 +501,9 @@ class _Run:
         found = list[str]()
         try:
             for name in filter_names(self.model):
-                if words := misfit(idata, name, self.model):
-                    found.append(f"The model is in doubt: {words}. Its parameters may be biased; see sid.report.")
-                if filter_view(name, self.model).system.inputs:
+                if wrong := misfit(idata, name, self.model):
+                    found.append(f"The model is in doubt: {wrong.words}. Its parameters may be biased; see sid.report.")
+                if filter_view(name, self.model).system.inputs and not (wrong and wrong.of_size):
                     with suppress(ValueError):  # of draws that are not around one mode
                         between = check_intersample(idata, model=self.model, name=name, draws=INTERSAMPLE_DRAWS)
                         found += [between.verdict] if between.level == "bad" else []

@@ -128,8 +128,6 @@ def _terms(state: int, names: Sequence[str], size: np.ndarray, states: int) -> I
         yield Term(state, f"{name}^3", lambda z, j=j: z[j] ** 3, 1 / s**3)  # type: ignore[misc]
         if j < states:
             yield Term(state, f"sign({name})", lambda z, j=j: pt.tanh(z[j] / SHARP), 1.0)  # type: ignore[misc]
-            root = f"sign({name}) sqrt(|{name}|)"
-            yield Term(state, root, lambda z, j=j: z[j] / (z[j] ** 2 + SHARP**2) ** 0.25, s**-0.5)  # type: ignore[misc]
     for i, j in combinations([j for j in moving if j < states], 2):
         for a, b in ((1, 1), (2, 1), (1, 2)):
             powers = [f"{names[k]}^{power}" if power > 1 else names[k] for k, power in ((i, a), (j, b))]

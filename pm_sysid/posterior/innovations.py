@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from scipy.special import ndtri_exp
+from scipy.special import ndtr, ndtri_exp
 
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
@@ -21,6 +21,9 @@ from pm_sysid.recurrence.functions import compiled
 DRAWS, LAGS, EACH, COLOURED = 9, 25, 4, 1e-4
 #: Mean of innovations that counts, in their standard deviations, and in its standard errors.
 OFF_CENTRE, SURE = 0.05, 4.0
+#: Standard deviation of standardised innovations above which, and below whose inverse, they have another size; chance of the
+#: largest one that makes it an outlier; median of the size of a standard normal number.
+LARGER, RARE, MEDIAN = 1.25, 1e-4, 0.6745
 
 
 def coloured_output(idata: Any, name: str, model: pm.Model) -> str:
@@ -28,16 +31,27 @@ def coloured_output(idata: Any, name: str, model: pm.Model) -> str:
     return next((output for output, z in _standardised(idata, name, model) if _coloured(z)), "")
 
 
-def misfit(idata: Any, name: str, model: pm.Model) -> str:
-    """What is wrong with innovations at all of some draws of a posterior, in words: colour, or a mean; empty if neither is."""
+class Misfit(NamedTuple):
+    """What is wrong with innovations, in words; and whether it is their size, so that likelihoods compare nothing."""
+
+    words: str
+    of_size: bool
+
+
+def misfit(idata: Any, name: str, model: pm.Model) -> Misfit | None:
+    """What is wrong with innovations at all of some draws of a posterior: size, colour, or a mean; None if nothing is."""
     if filter_view(name, model).problem.form.sensors.limited:
-        return ""  # innovations beside a limit are one-sided
+        return None  # innovations beside a limit are one-sided
     for output, z in _standardised(idata, name, model):
+        if words := _off_size(z):
+            return Misfit(words.format(output), True)
         if _coloured(z):
-            return f"the innovations of {output} are not white (dynamics that it lacks, or noise that is correlated in time)"
+            what = "are not white (dynamics that it lacks, or noise that is correlated in time)"
+            return Misfit(f"the innovations of {output} {what}", False)
         if all(_off_centre(one) for one in z):
-            return f"the innovations of {output} are not centred on zero (an offset or a drift of the sensor or of an input)"
-    return ""
+            what = "are not centred on zero (an offset or a drift of the sensor or of an input)"
+            return Misfit(f"the innovations of {output} {what}", False)
+    return None
 
 
 def _standardised(idata: Any, name: str, model: pm.Model) -> Iterator[tuple[str, np.ndarray]]:
@@ -51,6 +65,27 @@ def _standardised(idata: Any, name: str, model: pm.Model) -> Iterator[tuple[str,
 def _coloured(z: np.ndarray) -> bool:
     lags = min(LAGS, int(np.isfinite(z).sum(axis=1).min()) // EACH)
     return lags > 0 and max(ljung_box(one, lags).p for one in z) < COLOURED
+
+
+def _off_size(z: np.ndarray) -> str:
+    """Whether innovations (draws, T) are all larger or smaller than they should be, or a few are far out, in words."""
+    count = np.isfinite(z).sum(axis=1)
+    if not count.min():
+        return ""
+    size, sure = np.sqrt(np.nanmean(z**2, axis=1)), SURE / np.sqrt(2.0 * count)
+    far = np.nanmax(np.abs(z), axis=1)
+    outliers = bool(np.all(2.0 * count * ndtr(-far) < RARE))
+    # Outliers make the mean square large; the median knows little of them.
+    most = np.nanmedian(np.abs(z), axis=1) / MEDIAN
+    large, small = np.all((size > LARGER) & (size > 1 + sure)), np.all((size < 1 / LARGER) & (size < 1 - sure))
+    if small or (large and not (outliers and np.all(most < LARGER))):
+        return f"the innovations of {{}} are {np.median(size):.2g} times as large as it says (the size of the noise)"
+    if outliers:
+        return (
+            f"an innovation of {{}} is {np.median(far):.3g} standard deviations large (an outlier: noise=StudentT(...), or NaN "
+            "in its place)"
+        )
+    return ""
 
 
 def _off_centre(z: np.ndarray) -> bool:

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph import ancestors
 
 from pm_sysid.arguments import count
 from pm_sysid.idata import posterior_of, some_draws
@@ -28,10 +27,8 @@ MORE_LIKELY, POSSIBLE = 8.0, -5.0
 #: Posterior standard deviations by which a mean may move for all purposes, by which it makes conclusions other ones, and from
 #: which on it counts that the record cannot tell.
 SMALL, WRONG, COUNTS = 0.3, 1.0, 3.0
-#: Rounds in which parameters and sizes of the noise take their best values in turn.
-ROUNDS = 50
 #: Steps towards the best parameters of another behaviour, from draws that are this share as far from each other as those given.
-STEPS, NEARER = 20, 0.3
+STEPS, NEARER = 40, 0.3
 #: A step is no longer than this in posterior standard deviations of all parameters together, and halved so many times where it
 #: makes the record less likely; from this gain of the log density on there is nothing left to gain.
 LONGEST, HALVINGS, ARRIVED = 300.0, 8, 0.05
@@ -56,8 +53,7 @@ class IntersampleCheck:
     log_ratio : dict of str to float
         Logarithm of how much more likely the record is, parameters integrated out, for each of the others.
     shift : dict of str to dict of str to float
-        By about how many posterior standard deviations the mean of each parameter would move, for each of the others; not of
-        those that only the noise of the sensors depends on.
+        By about how many posterior standard deviations the mean of each parameter would move, for each of the others.
     unknown : tuple of str
         Those that could not be compared: solutions diverge, or are too far from linear in the parameters.
     """
@@ -172,8 +168,8 @@ def check_intersample(
     -----
     For each behaviour of the inputs steps of Gauss and Newton, with the prior, lead to the most likely parameters, each a step
     that makes the record more likely; the innovations of the filter are linearised over the draws, which are moved there and
-    drawn together. The evidences are those of normal posteriors (Laplace's approximation), and a size of the noise that is
-    unknown takes its best value. Where noise has outliers
+    drawn together, and so are the logarithms of their standard deviations. The evidences are those of normal posteriors
+    (Laplace's approximation). Where noise has outliers
     these are left out, and the rest counts as normal; so are samples at a limit of the sensor.
 
     Examples
@@ -218,7 +214,8 @@ def check_intersample(
     told = function(points)
     if told is None:
         raise ValueError("the innovations are not finite at all of the draws; does idata belong to this model and its data?")
-    likely = _Likely.of(told, cloud, heavy=bool(view.problem.form.sensors.heavy), known=_noise_is_known(view))
+    inner = told.inner(_outputs(view)) if view.problem.form.sensors.heavy else np.ones(told.e.shape[1], dtype=bool)
+    likely = _Likely(cloud, _Prior(_log_prior(cloud.coordinates), cloud), inner)
     here = likely.climbed(function, np.zeros(cloud.white.shape[1]))
     if here is None or not likely.foreseen(here, told):
         raise ValueError(
@@ -226,7 +223,6 @@ def check_intersample(
         )
     (before,), spread = cloud.natural(here.white[None]), cloud.natural(cloud.white).std(axis=0)
     names, own = standardised(few, len(points))[0], records[0].intersample
-    kept = np.repeat(_are_no_sizes(view), [np.size(value) for value in points[0]])
     log_ratio, shift, unknown = dict[str, float](), dict[str, dict[str, float]](), list[str]()
     for other in (how for how in get_args(InterSample) if how != own):
         moved = [r.replace(intersample=other) for r in records]
@@ -239,35 +235,36 @@ def check_intersample(
             continue
         log_ratio[other] = best.log_evidence - here.log_evidence
         by = (cloud.natural(best.white[None])[0] - before) / np.where(spread > 0, spread, 1.0)
-        shift[other] = {n: float(b) for n, b, k in zip(names, by, kept, strict=True) if k}
+        shift[other] = dict(zip(names, by.tolist(), strict=True))
     return IntersampleCheck(own, log_ratio, shift, tuple(unknown))
 
 
 class _Innovations(NamedTuple):
-    """Innovations (n, N) of measured values at n draws, their standard deviations, and the output (N,) each belongs to."""
+    """Innovations (n, N) of measured values at n draws, and their standard deviations."""
 
     e: np.ndarray
     std: np.ndarray
-    output: np.ndarray
 
     def of(self, chosen: np.ndarray) -> _Innovations:
         """Those of some values (N,)."""
-        return _Innovations(self.e[:, chosen], self.std[:, chosen], self.output[chosen])
+        return _Innovations(self.e[:, chosen], self.std[:, chosen])
 
-    def inner(self) -> np.ndarray:
-        """Which values (N,) are no outliers, on average over the draws."""
+    def log_density(self) -> np.ndarray:
+        """Of each draw (n,)."""
+        return np.asarray(-0.5 * np.sum((self.e / self.std) ** 2, axis=1) - np.sum(np.log(self.std), axis=1))
+
+    def inner(self, output: np.ndarray) -> np.ndarray:
+        """Which values (N,), each of an output, are no outliers, on average over the draws."""
         z = np.abs(np.mean(self.e / self.std, axis=0))
-        typical = np.array(
-            [np.median(z[self.output == i]) if np.any(self.output == i) else 1.0 for i in range(max(self.output) + 1)]
-        )
-        return np.asarray(z < OUTLIER * typical[self.output])
+        typical = np.array([np.median(z[output == i]) if np.any(output == i) else 1.0 for i in range(max(output) + 1)])
+        return np.asarray(z < OUTLIER * typical[output])
 
 
 _AtPoints = Callable[[Sequence[Sequence[np.ndarray]]], _Innovations | None]
 
 
 class _Best(NamedTuple):
-    """Where a linear model is most likely, in coordinates of unit variance; log density there, and log volume around."""
+    """Where steps lead, in coordinates of unit variance; log density there (of a step: its gain), and log volume around."""
 
     white: np.ndarray
     density: float
@@ -346,79 +343,53 @@ class _Prior(NamedTuple):
 
 @dataclass(frozen=True)
 class _Linear:
-    """Innovations ``rest + slope w`` over their noise, for parameters ``w``.
+    """Innovations ``e + slope w`` and logarithms of their standard deviations ``log_std + swelling w``, at parameters ``w``."""
 
-    Those of the noise stay about where they were, by the ``information`` (d, d) on them: the size of all noise changes.
-    """
-
-    rest: np.ndarray
+    e: np.ndarray
     slope: np.ndarray
-    information: np.ndarray
-    output: np.ndarray
-    known: bool
+    log_std: np.ndarray
+    swelling: np.ndarray
 
     @classmethod
-    def of(cls, white: np.ndarray, found: _Innovations, size: np.ndarray, known: bool) -> _Linear:
-        """By least squares over the draws."""
-        design = np.column_stack([np.ones(len(white)), white])
-        fitted, noise = (np.linalg.lstsq(design, v, rcond=None)[0] for v in (found.e / size, np.log(found.std)))
-        return cls(fitted[0], fitted[1:].T, 2 * noise[1:] @ noise[1:].T, found.output, known)
+    def through(cls, white: np.ndarray, at: _Innovations, near: np.ndarray, found: _Innovations) -> _Linear:
+        """Exact at a point (d,), with slopes by least squares over others (n, d)."""
+        moved, (e,), (log_std,) = near - white, at.e, np.log(at.std)
+        slope, swelling = (np.linalg.lstsq(moved, b, rcond=None)[0].T for b in (found.e - e, np.log(found.std) - log_std))
+        return cls(e - slope @ white, slope, log_std - swelling @ white, swelling)
 
-    def through(self, white: np.ndarray, e: np.ndarray) -> _Linear:
-        """With innovations ``e`` (N,) over their noise at a point."""
-        return replace(self, rest=e - self.slope @ white)
-
-    def at(self, white: np.ndarray) -> np.ndarray:
-        """Innovations (n, N) over their noise at parameters (n, d)."""
-        return np.asarray(self.rest + white @ self.slope.T)
+    def at(self, white: np.ndarray) -> _Innovations:
+        """At parameters (n, d)."""
+        return _Innovations(self.e + white @ self.slope.T, np.exp(self.log_std + white @ self.swelling.T))
 
     def best(self, prior: _Prior, near: np.ndarray) -> _Best:
-        """The most likely parameters near some, with the size of the noise of each output where it is not known."""
+        """Where a step of Gauss, Newton and Fisher leads from some parameters, with the prior; and what it gains."""
+        (e,), (std,) = self.at(near[None])
+        z, slope = e / std, self.slope / std[:, None]
         gradient, precision = prior.derivatives(near)
-        count = np.bincount(self.output)
-        size = np.ones(len(count))
-        for _ in range(1 if self.known else ROUNDS):
-            weight = 1.0 / size[self.output] ** 2
-            information = self.slope.T @ (self.slope * weight[:, None]) + precision + self.information
-            towards = gradient + precision @ near - self.slope.T @ (self.rest * weight)
-            white = np.linalg.pinv(information, hermitian=True) @ towards
-            left = (self.rest + self.slope @ white) ** 2
-            if not self.known:
-                size = np.sqrt(np.maximum(np.bincount(self.output, left) / np.maximum(count, 1), 1e-12))
-        density = _log_density(self.rest + self.slope @ white, self.output, self.known) + prior.value(white)
-        return _Best(white, density, -0.5 * float(np.linalg.slogdet(information)[1]), self)
+        information = slope.T @ slope + 2.0 * self.swelling.T @ self.swelling + precision
+        towards = gradient - slope.T @ z + self.swelling.T @ (z**2 - 1.0)
+        step = np.linalg.pinv(information, hermitian=True) @ towards
+        gain = 0.5 * float(towards @ step)
+        return _Best(near + step, gain, -0.5 * float(np.linalg.slogdet(information)[1]), self)
 
 
 @dataclass(frozen=True, eq=False)
 class _Likely:
-    """How likely innovations make a record, and where they lead, among draws.
-
-    Of values (N,), the ``inner`` ones count, over the noise ``size`` of the draws.
-    """
+    """How likely innovations make a record, and where they lead, among draws; of values (N,) the ``inner`` ones count."""
 
     cloud: _Cloud
     prior: _Prior
     inner: np.ndarray
-    size: np.ndarray
-    output: np.ndarray
-    known: bool
-
-    @classmethod
-    def of(cls, told: _Innovations, cloud: _Cloud, *, heavy: bool, known: bool) -> _Likely:
-        """Of innovations at the draws, where noise is heavy-tailed or not, and its size known or not."""
-        inner = told.inner() if heavy else np.ones(len(told.output), dtype=bool)
-        told = told.of(inner)
-        return cls(cloud, _Prior(_log_prior(cloud.coordinates), cloud), inner, told.std.mean(axis=0), told.output, known)
 
     def climbed(self, function: _AtPoints, white: np.ndarray) -> _Best | None:
-        """The most likely parameters by steps of Gauss and Newton; None where they do not arrive, or solutions diverge."""
+        """The most likely parameters, step by step; None where steps do not arrive, or solutions diverge."""
         here, nearer = self.density(function, white), NEARER
         for _ in range(STEPS):
             linear = self.linear(function, white, nearer)
             if linear is not None:
                 best = linear.best(self.prior, white)
-                if best.density - here < ARRIVED:
-                    return best._replace(white=white, density=here, linear=linear)
+                if best.density < ARRIVED:
+                    return best._replace(white=white, density=here)
                 step = best.white - white
                 step *= min(1.0, LONGEST / float(np.linalg.norm(step)))
                 for share in 0.5 ** np.arange(HALVINGS):
@@ -437,35 +408,17 @@ class _Likely:
         at, found = function(self.cloud.points(white[None])), function(self.cloud.points(near))
         if at is None or found is None:
             return None
-        linear = _Linear.of(near, found.of(self.inner), self.size, self.known)
-        return linear.through(white, at.of(self.inner).e[0] / self.size)
+        return _Linear.through(white, at.of(self.inner), near, found.of(self.inner))
 
     def density(self, function: _AtPoints, white: np.ndarray) -> float:
         """Log density at a point (d,), minus infinity where solutions diverge."""
         found = function(self.cloud.points(white[None]))
-        if found is None:
-            return -np.inf
-        return _log_density(found.of(self.inner).e[0] / self.size, self.output, self.known) + self.prior.value(white)
+        return -np.inf if found is None else float(found.of(self.inner).log_density()[0]) + self.prior.value(white)
 
     def foreseen(self, best: _Best, told: _Innovations) -> bool:
         """Whether half of the draws are about as likely as innovations that are linear about the best point say."""
-        exact, linear = told.of(self.inner).e / self.size, best.linear.at(self.cloud.white)
-        differences = [_log_density(a, *self.kind) - _log_density(b, *self.kind) for a, b in zip(exact, linear, strict=True)]
-        return bool(np.median(np.abs(differences)) < FORESEEN)
-
-    @property
-    def kind(self) -> tuple[np.ndarray, bool]:
-        """Output of each value that counts, and whether the size of its noise is known."""
-        return self.output, self.known
-
-
-def _log_density(e: np.ndarray, output: np.ndarray, known: bool) -> float:
-    """Of innovations (N,) over their noise, whose size for each output takes its best value where it is not known."""
-    if known:
-        return -0.5 * float(e @ e)
-    count = np.bincount(output)
-    size = np.maximum(np.bincount(output, e**2) / np.maximum(count, 1), 1e-24)
-    return float(-0.5 * count @ (np.log(size) + 1.0))
+        exact, linear = told.of(self.inner).log_density(), best.linear.at(self.cloud.white).log_density()
+        return bool(np.median(np.abs(exact - linear)) < FORESEEN)
 
 
 def _log_prior(coordinates: Coordinates) -> Callable[[np.ndarray], np.ndarray]:
@@ -485,31 +438,25 @@ def _innovations(view: FilterView, records: Sequence[TimeSeries], known: RecordD
     problem = replace(view.problem, form=replace(view.problem.form, smoothness=records[0].smoothness))
     now = problem.data(records, cut(view.op.grid.choice.grids, view.op.substeps)) if known is None else known
     arrays, free, sensors = RecordData.symbolic(), view.model.free_RVs, problem.form.sensors
-    measured = np.isfinite(view.measured()) & ~sensors.censored(view.measured())
+    measured = _measured(view)
     columns = 2 if sensors.plain else 3  # numbers of an output
     outputs, _ = problem.run(view.y, view.unknowns, arrays, "innovations")
     function = announced("innovations", lambda: compiled([*free, *arrays], outputs))
-    which = np.broadcast_to(np.arange(measured.shape[1]), measured.shape)[measured]
 
     def at(points: Sequence[Sequence[np.ndarray]]) -> _Innovations | None:
         each = np.array([function(*p, *now) for p in points])
         e, std = each[:, :, 0::columns][:, measured], each[:, :, 1::columns][:, measured]
-        return _Innovations(e, std, which) if np.isfinite(e).all() and np.all(std > 0) else None
+        return _Innovations(e, std) if np.isfinite(e).all() and np.all(std > 0) else None
 
     return at
 
 
-def _noise_is_known(view: FilterView) -> bool:
-    """Whether the noise of the sensors does not depend on free variables."""
-    return not _under([view.unknowns.noise]).intersection(view.model.free_RVs)
+def _measured(view: FilterView) -> np.ndarray:
+    """Marks (T, n_y) the values that are known, and at no limit of a sensor."""
+    return np.asarray(np.isfinite(view.measured()) & ~view.problem.form.sensors.censored(view.measured()))
 
 
-def _are_no_sizes(view: FilterView) -> list[bool]:
-    """For each free variable, whether anything but the noise of the sensors depends on it."""
-    known = view.unknowns
-    noise, others = _under([known.noise]), _under([known.params, known.x0, known.x0_std, known.diffusion])
-    return [v in others or v not in noise for v in view.model.free_RVs]
-
-
-def _under(graphs: Sequence[Any]) -> set[Any]:
-    return set(ancestors(graphs))
+def _outputs(view: FilterView) -> np.ndarray:
+    """Number of the output of each value (N,)."""
+    measured = _measured(view)
+    return np.asarray(np.broadcast_to(np.arange(measured.shape[1]), measured.shape)[measured])

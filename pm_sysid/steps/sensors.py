@@ -197,7 +197,8 @@ def student_t(nu: Scalar) -> tuple[list[Scalar], list[Scalar]]:
     """Log-weights and factors of the variance of the normal distributions that make a t distribution of scale one.
 
     Its precision has a Gamma distribution of mean one. The integral over the logarithm of the precision is by the trapezoidal
-    rule, which converges exponentially for such an integrand.
+    rule, which converges exponentially for such an integrand. With few degrees of freedom a part of it lies below the last
+    precision, which weights leave to :func:`farther`: of small precisions the Gamma distribution is a power.
     """
     wide = sqrt(div(2.0, nu))
     top = psb.log1p(as_variable(add(mul(HIGHEST, wide), mul(0.5 * HIGHEST**2, wide, wide))))
@@ -208,7 +209,11 @@ def student_t(nu: Scalar) -> tuple[list[Scalar], list[Scalar]]:
     for w in weights[1:]:
         largest = psb.maximum(largest, as_variable(w))
     total = psb.log(as_variable(add(*(psb.exp(as_variable(sub(w, largest))) for w in weights))))
-    return [sub(w, add(largest, total)) for w in weights], factors
+    half, edge = div(nu, 2.0), sub(logs[-1], mul(0.5, _step(nu)))
+    power = mul(half, add(psb.log(as_variable(half)), edge))
+    below = psb.exp(as_variable(sub(power, _log_gamma(add(half, 1.0)))))
+    there = psb.log1p(as_variable(mul(-1.0, below)))
+    return [sub(add(w, there), add(largest, total)) for w in weights], factors
 
 
 def farther(nu: Scalar, square: Scalar, log_weight: Scalar, factor: Scalar) -> tuple[list[Scalar], list[Scalar]]:
@@ -225,6 +230,14 @@ def farther(nu: Scalar, square: Scalar, log_weight: Scalar, factor: Scalar) -> t
     factors = [psb.exp(as_variable(mul(-1.0, x))) for x in logs]
     scaled = sub(log_weight, _unscaled(nu, last, factor))
     return [add(scaled, _unscaled(nu, x, f)) for x, f in zip(logs, factors, strict=True)], factors
+
+
+def _log_gamma(a: Scalar) -> Scalar:
+    """Logarithm of the Gamma function of a positive number, right to 1e-9: Stirling's series eight steps on."""
+    up = add(a, 8.0)
+    below = psb.log(as_variable(mul(*(add(a, float(k)) for k in range(8)))))
+    series = sub(div(1 / 12, up), div(1 / 360, mul(up, up, up)))
+    return sub(add(mul(sub(up, 0.5), psb.log(as_variable(up))), mul(-1.0, up), 0.5 * math.log(2 * math.pi), series), below)
 
 
 def _step(nu: Scalar) -> Scalar:

@@ -152,8 +152,9 @@ def test_an_output_is_coloured_where_no_draw_leaves_it_white(model, mode):
 
     assert coloured_output(posterior(*draws), "y", model) == ""
     assert coloured_output(posterior(off, off), "y", model) == "y"
-    assert misfit(posterior(*draws), "y", model) == ""
-    assert misfit(posterior(off, off), "y", model).startswith("the innovations of y are not white")
+    assert misfit(posterior(*draws), "y", model) is None
+    found = misfit(posterior(off, off), "y", model)
+    assert found is not None and found.words.startswith("the innovations of y are not white")
 
 
 def test_innovations_name_a_filter_that_is_not_there(model):
