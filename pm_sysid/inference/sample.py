@@ -34,7 +34,7 @@ from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.innovations import coloured_output, misfit
-from pm_sysid.posterior.intersample_check import check_intersample
+from pm_sysid.posterior.intersample_check import MORE_LIKELY, check_intersample
 from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, HigherPoint, sample_around_mode
 from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
@@ -503,10 +503,12 @@ class _Run:
             for name in filter_names(self.model):
                 if wrong := misfit(idata, name, self.model):
                     found.append(f"The model is in doubt: {wrong.words}. Its parameters may be biased; see sid.report.")
-                if filter_view(name, self.model).system.inputs and not (wrong and wrong.of_size):
+                if filter_view(name, self.model).system.inputs:
                     with suppress(ValueError):  # of draws that are not around one mode
                         between = check_intersample(idata, model=self.model, name=name, draws=INTERSAMPLE_DRAWS)
-                        found += [between.verdict] if between.level == "bad" else []
+                        # Where innovations are larger than the model says, likelihoods differ by too much, too.
+                        sure = between.most_likely > MORE_LIKELY * max(1.0, wrong.size if wrong else 1.0) ** 2
+                        found += [between.verdict] if between.level == "bad" and sure else []
         except (Exception, KeyboardInterrupt) as error:  # the draws are there, whatever becomes of this
             found.append(
                 f"What the record says against the model is not known: {type(error).__name__} {error}".rstrip(". ") + "."

@@ -154,6 +154,23 @@ class FilterView:
             records.append(TimeSeries(rows[:, 0], u, y[start:stop], units=units, **options))
         return records
 
+    def check_same(self, idata: Any) -> None:
+        """Refuse draws that were made of another record than this filter has now.
+
+        Raises
+        ------
+        ValueError
+            If ``idata`` holds the measurements that it was made of, and these are others.
+        """
+        if "observed_data" not in getattr(idata, "children", ()) or self.name not in idata["observed_data"]:
+            return
+        before, now = np.asarray(idata["observed_data"][self.name]), value_of(self.observed)
+        if before.shape != now.shape or not np.array_equal(before, now, equal_nan=True):
+            raise ValueError(
+                f"the measurements of {self.name!r} in the model are not those that idata was made of (set_data?); give it the "
+                "same record, or sample again."
+            )
+
     def records_or(self, data: TimeSeries | Sequence[TimeSeries] | None) -> list[TimeSeries]:
         """Other records, for the steps of this filter; its own without any.
 

@@ -23,7 +23,7 @@ from pm_sysid.pem.setup import Setup, Unknowns
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, Samples, evened, in_common, samples, sandwich, unevenness
-from pm_sysid.pem.unseen import UNSEEN, sizes, unseen_unknowns
+from pm_sysid.pem.unseen import UNSEEN, changes, sizes, unseen_unknowns
 from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
@@ -164,7 +164,8 @@ class Conclusion:
     def _of_unknowns(self, rest: LeftOver, endless: bool) -> None:
         """Which unknowns the record tells, and the covariance of these."""
         target, x, evaluation = self.target, self.x, self.evaluation
-        weight = evaluation.information * np.outer(sizes(x), sizes(x))
+        size = changes(self.target, x, self.unknowns.x)
+        weight = evaluation.information * np.outer(size, size)
         scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
         gone = self._positive & (np.diag(weight) * scale < NEGLIGIBLE)
         on_bound = _on_bound(self.unknowns, x)
@@ -382,9 +383,9 @@ class Conclusion:
         """Whether an offset, a drift or a delay of a sensor, which no unknown stands for, explains the record better."""
         if fault is None:
             return None
-        wrong = fault.seen.moved > WRONG and not rest.coloured
+        wrong = fault.sure and fault.seen.moved > WRONG and not rest.coloured
         remedy = "Correct the record (sid.detrend, a shift in time), or make it a parameter."
-        return Lacking(fault.seen.gain, self._shown(fault.words, fault.seen), remedy, wrong)
+        return Lacking(fault.seen.gain, self._shown(fault.words, fault.seen, fault.sure), remedy, wrong)
 
     def _of_dynamics(self, missing: Missing | None) -> Lacking | None:
         """Whether a term that the equations lack explains the record better."""
@@ -393,10 +394,10 @@ class Conclusion:
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
         return Lacking(missing.seen.gain, self._shown(missing.words, missing.seen), remedy, missing.seen.moved > WRONG)
 
-    def _shown(self, what: str, seen: OneMore) -> str:
+    def _shown(self, what: str, seen: OneMore, sure: bool = True) -> str:
         """What the record shows, and what it does to the unknown that moves most."""
         moved = f"{self.unknowns.layout.names[seen.unknown]} would move by {seen.moved:.2g} standard errors"
-        return f"The record shows {what}, which the model lacks; with it, {moved}."
+        return f"The record {'shows' if sure else 'may show'} {what}, which the model lacks; with it, {moved}."
 
     def _moves_in_steps(self, i: int) -> bool:
         """Whether an unknown whose derivatives are all zero changes the objective where it is moved by a tenth of itself."""

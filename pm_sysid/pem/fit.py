@@ -20,7 +20,7 @@ from pm_sysid.pem.settings import InitialState, Optimiser
 from pm_sysid.pem.setup import Setup, Unknowns, refined, set_up, with_steps
 from pm_sysid.pem.starts import Starts
 from pm_sysid.pem.step_error import MOST, step_error
-from pm_sysid.pem.unseen import sizes, unseen_unknowns
+from pm_sysid.pem.unseen import changes, unseen_unknowns
 from pm_sysid.progress import doing, progress_bar
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.options import Solver
@@ -239,7 +239,8 @@ def _told(setup: Setup, objective: ObjectiveName, whole: Unknowns, searched: np.
     evaluation = target.evaluate(x)
     if not evaluation.finite:
         return []
-    weight = evaluation.information * np.outer(sizes(x), sizes(x))
+    size = changes(target, x, whole.x)
+    weight = evaluation.information * np.outer(size, size)
     unseen = unseen_unknowns(target, evaluation, weight, (x > whole.lower) & (x < whole.upper) & ~whole.layout.positive)
     return [i for i in rest if not unseen[i]]
 

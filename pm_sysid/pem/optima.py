@@ -17,7 +17,7 @@ from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
 from pm_sysid.pem.side_by_side import EXACT, Coordinates, End, explore
 from pm_sysid.pem.starts import Starts
-from pm_sysid.pem.unseen import sizes, unseen_unknowns
+from pm_sysid.pem.unseen import changes, sizes, unseen_unknowns
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.steps.integrate import method_inputs, run_batch
 
@@ -519,7 +519,8 @@ class SeveralStarts:
     def ridge(self, solution: Solution) -> bool:
         """Whether the record says nothing about some combination of unknowns: optima are then connected."""
         with np.errstate(over="ignore"):  # an unknown may have run off to infinity
-            information = solution.evaluation.information * np.outer(sizes(solution.x), sizes(solution.x))
+            size = changes(self.objective, solution.x, self.starts.x)
+            information = solution.evaluation.information * np.outer(size, size)
         free = (solution.x > self.starts.lower) & (solution.x < self.starts.upper) & ~self.objective.layout.positive
         return bool(unseen_unknowns(self.objective, solution.evaluation, information, free).any())
 

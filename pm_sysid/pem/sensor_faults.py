@@ -14,6 +14,8 @@ from pm_sysid.records.timeseries import TimeSeries
 
 #: Standard errors by which a fault must differ from none to be told, and by which it must move an unknown.
 SEEN, MOVED = 4.0, 0.5
+#: The same for what the record may show, and what matters then.
+PERHAPS, COUNTS = 3.0, 3.0
 #: Fewest measured values that show a fault, and the longest delay in sampling intervals that a straight line tells.
 FEWEST, LATEST = 40, 3.0
 #: Outputs are moved by this share of their spread to see what a filter makes of a fault.
@@ -25,6 +27,11 @@ class Fault(NamedTuple):
 
     words: str
     seen: OneMore
+
+    @property
+    def sure(self) -> bool:
+        """Whether the record shows it beyond doubt."""
+        return abs(self.seen.size) > SEEN * self.seen.error
 
 
 def sensor_fault(target: Objective, x: np.ndarray, directions: Directions) -> Fault | None:
@@ -46,9 +53,12 @@ def sensor_fault(target: Objective, x: np.ndarray, directions: Directions) -> Fa
     found = list[Fault]()
     for words, unit, largest, direction in _directions(target, x):
         seen = directions.along(direction)
-        if seen is not None and SEEN * seen.error < abs(seen.size) < largest and seen.moved > MOVED:
+        if seen is None or not abs(seen.size) < largest:
+            continue
+        shown = abs(seen.size) / seen.error if seen.error > 0 else np.inf
+        if (shown > SEEN and seen.moved > MOVED) or (shown > PERHAPS and seen.moved > COUNTS):
             found.append(Fault(words.format(f"{seen.size * unit:.3g} ± {seen.error * unit:.1g}"), seen))
-    return max(found, key=lambda f: f.seen.gain, default=None)
+    return max(found, key=lambda f: (f.sure, f.seen.gain), default=None)
 
 
 def _directions(target: Objective, x: np.ndarray) -> Iterator[tuple[str, float, float, np.ndarray]]:

@@ -10,11 +10,25 @@ from pm_sysid.pem.objective import Objective, SquaredErrors
 
 #: Combinations of unknowns with this share of the largest sensitivity, or less, are not seen in the record.
 UNSEEN = 1e-7
+#: Share of its guess below which an unknown counts as zero.
+GONE = 1e-6
 
 
 def sizes(x: np.ndarray) -> np.ndarray:
     """What counts as a change of each unknown: its own size."""
     return np.where(x == 0.0, 1.0, np.abs(x))
+
+
+def changes(target: Objective, x: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """What counts as a change of each unknown, by which the record says something of it or nothing.
+
+    Its own size; of one that has ended at zero, as states at rest do where there is no noise, that of its guess, or of the
+    outputs. By a size of rounding errors the record would know nothing of it.
+    """
+    y = np.concatenate([r.output_matrix for r in target.filter.records])
+    spread = float(np.nanmax(np.nanstd(y[:, np.isfinite(y).any(axis=0)], axis=0), initial=0.0)) or 1.0
+    other = np.where(guess != 0, np.abs(guess), spread)
+    return np.where(np.abs(x) > GONE * other, np.abs(x), other)
 
 
 def unseen_unknowns(target: Objective, evaluation: Any, information: np.ndarray, free: np.ndarray) -> np.ndarray:

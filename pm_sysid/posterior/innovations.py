@@ -32,10 +32,10 @@ def coloured_output(idata: Any, name: str, model: pm.Model) -> str:
 
 
 class Misfit(NamedTuple):
-    """What is wrong with innovations, in words; and whether it is their size, so that likelihoods compare nothing."""
+    """What is wrong with innovations, in words; and how many times as large they are as a model says, if that is wrong."""
 
     words: str
-    of_size: bool
+    size: float = 1.0
 
 
 def misfit(idata: Any, name: str, model: pm.Model) -> Misfit | None:
@@ -43,14 +43,15 @@ def misfit(idata: Any, name: str, model: pm.Model) -> Misfit | None:
     if filter_view(name, model).problem.form.sensors.limited:
         return None  # innovations beside a limit are one-sided
     for output, z in _standardised(idata, name, model):
-        if words := _off_size(z):
-            return Misfit(words.format(output), True)
+        found = _off_size(z)
         if _coloured(z):
             what = "are not white (dynamics that it lacks, or noise that is correlated in time)"
-            return Misfit(f"the innovations of {output} {what}", False)
+            return Misfit(f"the innovations of {output} {what}", found.size if found else 1.0)
+        if found:
+            return found._replace(words=found.words.format(output))
         if all(_off_centre(one) for one in z):
             what = "are not centred on zero (an offset or a drift of the sensor or of an input)"
-            return Misfit(f"the innovations of {output} {what}", False)
+            return Misfit(f"the innovations of {output} {what}")
     return None
 
 
@@ -67,11 +68,11 @@ def _coloured(z: np.ndarray) -> bool:
     return lags > 0 and max(ljung_box(one, lags).p for one in z) < COLOURED
 
 
-def _off_size(z: np.ndarray) -> str:
+def _off_size(z: np.ndarray) -> Misfit | None:
     """Whether innovations (draws, T) are all larger or smaller than they should be, or a few are far out, in words."""
     count = np.isfinite(z).sum(axis=1)
     if not count.min():
-        return ""
+        return None
     size, sure = np.sqrt(np.nanmean(z**2, axis=1)), SURE / np.sqrt(2.0 * count)
     far = np.nanmax(np.abs(z), axis=1)
     outliers = bool(np.all(2.0 * count * ndtr(-far) < RARE))
@@ -79,13 +80,13 @@ def _off_size(z: np.ndarray) -> str:
     most = np.nanmedian(np.abs(z), axis=1) / MEDIAN
     large, small = np.all((size > LARGER) & (size > 1 + sure)), np.all((size < 1 / LARGER) & (size < 1 - sure))
     if small or (large and not (outliers and np.all(most < LARGER))):
-        return f"the innovations of {{}} are {np.median(size):.2g} times as large as it says (the size of the noise)"
+        typical = float(np.median(size))
+        words = f"the innovations of {{}} are {typical:.2g} times as large as it says (the size of the noise, or the dynamics)"
+        return Misfit(words, typical)
     if outliers:
-        return (
-            f"an innovation of {{}} is {np.median(far):.3g} standard deviations large (an outlier: noise=StudentT(...), or NaN "
-            "in its place)"
-        )
-    return ""
+        remedy = "(an outlier: noise=StudentT(...), or NaN in its place)"
+        return Misfit(f"an innovation of {{}} is {np.median(far):.3g} standard deviations large {remedy}")
+    return None
 
 
 def _off_centre(z: np.ndarray) -> bool:

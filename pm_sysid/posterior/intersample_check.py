@@ -74,6 +74,11 @@ class IntersampleCheck:
         return best if best and self.log_ratio[best] > MORE_LIKELY else ""
 
     @property
+    def most_likely(self) -> float:
+        """The largest log ratio; minus infinity without any."""
+        return max(self.log_ratio.values(), default=-np.inf)
+
+    @property
     def undecided(self) -> str:
         """What the record cannot tell from what the model was told, and what moves a parameter most; empty if nothing."""
         even = [o for o, ratio in self.log_ratio.items() if POSSIBLE < ratio <= MORE_LIKELY]
@@ -201,6 +206,7 @@ def check_intersample(
         raise ValueError(f"{view.name!r} has no inputs, so that nothing moves between its samples.")
     posterior = posterior_of(idata)
     records = view.records_or(data)
+    view.check_same(idata)
     passes = (1 + 2 * STEPS) * sum(len(r) for r in records)
     needed = 2 * FOR_EACH * sum(int(np.prod(posterior[v.name].shape[2:])) for v in model.free_RVs if v.name in posterior)
     few, points = some_draws(posterior, model.free_RVs, max(min(draws, MOST_SAMPLES // passes), needed))

@@ -175,6 +175,7 @@ def check_substeps(
     problem, coarse, fine = view.problem, view.op.substeps, view.op.substeps * int(factor)
     posterior = posterior_of(idata)
     records = view.records_or(data)
+    view.check_same(idata)
     few, points = some_draws(posterior, model.free_RVs, draws)
 
     arrays = RecordData.symbolic()

@@ -372,7 +372,7 @@ def _upright(path: PathLike, name: str, value: np.ndarray) -> FloatArray:
         )
     if value.ndim == 2 and value.shape[0] < value.shape[1]:
         value = value.T
-    return value.astype(float)
+    return np.atleast_1d(value.astype(float))
 
 
 def by_channel(text: Text, scale: Any) -> tuple[Text, dict[str, str], Any]:

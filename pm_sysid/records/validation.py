@@ -75,15 +75,19 @@ def channels(data: str, value: Any, argument: str, given: Names, size: int) -> t
         if names:
             raise ValueError(f"{argument} is {names}, but {data} is None; pass {data}, or drop {argument}")
         return None, ()
+    columns = tuple(getattr(value, "columns", ()))
+    # Of a DataFrame whose columns have names, these say which is which; other names than these are new ones, in order.
+    if columns and all(isinstance(c, str) for c in columns) and (not names or set(names) & set(columns)):
+        value = {name: value[name] for name in columns}
     if isinstance(value, Mapping):
         names = names or tuple(value)
         if set(names) != set(value):
             raise ValueError(f"{argument} is {names}, but {data} has {tuple(value)}; name the same channels")
-        columns = [real(value[name], f"{data}[{name!r}]") for name in names]
-        for name, column in zip(names, columns, strict=True):
+        series = [real(value[name], f"{data}[{name!r}]") for name in names]
+        for name, column in zip(names, series, strict=True):
             if column.shape != (size,):
                 raise ValueError(f"{data}[{name!r}] must have shape ({size},) like t, but has {column.shape}")
-        values = np.stack(columns, axis=1) if columns else np.empty((size, 0))
+        values = np.stack(series, axis=1) if series else np.empty((size, 0))
     else:
         values = real(value, data)
     if values.ndim not in (1, 2) or len(values) != size:

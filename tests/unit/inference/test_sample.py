@@ -55,8 +55,8 @@ def test_nuts_where_there_is_one_mode() -> None:
     assert abs(draws.mean() - y.sum() / 101) < 4 * 0.1 / np.sqrt(300) and draws.std() == pytest.approx(101**-0.5, rel=0.15)
 
 
-def lag(added: float, told: Any) -> pm.Model:
-    """A lag under a held input, told to be so or not, whose sensor adds an offset."""
+def lag(added: float, told: Any, size: float = 0.0, outlier: float = 0.0) -> pm.Model:
+    """A lag under a held input, told to be so or not, whose sensor adds an offset, an outlier, or more noise than is known."""
     system = sid.System(
         lambda t, x, u, p: p.rate * (u.F - x.y),
         states=("y",),
@@ -67,9 +67,11 @@ def lag(added: float, told: Any) -> pm.Model:
     rng, t = np.random.default_rng(0), np.arange(80) / 4.0
     held = sid.TimeSeries(t, rng.standard_normal(80), None, inputs="F", intersample="zoh")
     y = sid.simulate(system, held, {"rate": 1.0}, x0=0.0, substeps=4)["y"].to_numpy()
-    record = held.replace(y=y + added + 0.05 * rng.standard_normal(80), intersample=told)
+    y = y + added + 0.05 * max(size, 1.0) * rng.standard_normal(80) + outlier * (np.arange(80) == 40)
+    record = held.replace(y=y, intersample=told)
     with pm.Model() as model:
-        sid.ODEFilter("y", system, record, {"rate": pm.LogNormal("rate")}, noise=pm.HalfNormal("s"), x0=0.0, substeps=4)
+        noise = 0.05 if size or outlier else pm.HalfNormal("s")
+        sid.ODEFilter("y", system, record, {"rate": pm.LogNormal("rate")}, noise=noise, x0=0.0, substeps=4)
     return model
 
 
@@ -82,6 +84,14 @@ def test_a_model_that_the_record_contradicts_is_named() -> None:
         late.attrs["trusted"] == 1
         and "times as likely with intersample='zoh' as with intersample='bl'" in late.attrs["verdict"]
     )
+
+
+def test_noise_of_another_size_and_outliers_are_named() -> None:
+    """Which inputs were blamed for: likelihoods differ by more where the noise is larger than the model says."""
+    three, one = sid.sample(lag(0.0, "zoh", 3.0), 500, **QUIET), sid.sample(lag(0.0, "zoh", outlier=0.4), 500, **QUIET)
+    assert three.attrs["trusted"] == one.attrs["trusted"] == 1
+    assert "times as large as it says" in three.attrs["verdict"] and "between the samples" not in three.attrs["verdict"]
+    assert "an innovation of y is" in one.attrs["verdict"] and "an outlier" in one.attrs["verdict"]
 
 
 def test_sequential_sampling_where_there_are_several() -> None:

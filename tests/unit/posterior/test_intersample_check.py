@@ -134,6 +134,52 @@ def test_ratios_of_two_behaviours_are_opposite(true: Any, noise: float) -> None:
             assert ratio == pytest.approx(-found[other].log_ratio[told], abs=1.0 + 0.02 * abs(ratio))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["force", "diffusion", "known size"])
+def test_with_process_noise_ratios_are_those_of_evidences(what: str) -> None:
+    """Innovations are then as large as parameters say; and a size that is known well does not take its best value."""
+    rng, t = np.random.default_rng(0), 0.25 * np.arange(80)
+    force = sid.TimeSeries(t, rng.standard_normal(80), None, inputs="F", intersample="zoh")
+    system = sid.System(
+        lambda t, x, u, p: p.rate * (u.F + u.d - x.y),
+        states=("y",),
+        inputs=("F", "d"),
+        params=("rate",),
+        observe=lambda t, x, dx, u, p: x.y,
+    )
+    latent: dict[str, Any] = {"d": sid.OU(scale=0.3 if what == "force" else 1e-9, length=0.3)}
+    y = sid.simulate(system, force, {"rate": 1.0}, x0=0.0, substeps=4, latent=latent, random_seed=0)["y"].to_numpy()
+    data, checks, evidences = force.replace(y=np.ravel(y) + 0.02 * rng.standard_normal(80)), {}, {}
+    for told in ("zoh", "foh"):
+        with pm.Model():
+            options: dict[str, Any] = {"noise": 0.02, "x0": 0.0, "substeps": 4}
+            if what == "force":
+                options["latent"] = {"d": sid.OU(scale=pm.LogNormal("size", np.log(0.3), 1.0), length=0.3)}
+            elif what == "diffusion":
+                options["solver"] = sid.EK1(order=2, diffusion=pm.LogNormal("size", -1.0, 2.0))
+            else:
+                options["noise"] = pm.LogNormal("size", np.log(0.02), 0.1)
+            model = system if what == "force" else LAG
+            params: dict[str, Any] = {"rate": pm.LogNormal("rate")} | ({} if what == "force" else {"gain": 1.0})
+            sid.ODEFilter("y", model, data.replace(intersample=told), params, **options)
+            idata = sid.sample_ibis(500, chains=2, cores=1, random_seed=1, progressbar=False)
+            checks[told], evidences[told] = sid.check_intersample(idata), sid.log_evidence(idata).value
+    truth = evidences["zoh"] - evidences["foh"]
+    assert truth > 50 and checks["foh"].log_ratio["zoh"] == pytest.approx(truth, abs=0.5 + 0.02 * truth)
+    assert checks["foh"].level == "bad" and checks["zoh"].level == "good"
+
+
+def test_draws_of_another_record_are_refused() -> None:
+    """As after set_data: what they say of this record is nothing."""
+    built = tiny.driven()
+    idata = xr.DataTree.from_dict(
+        {"posterior": tiny.POSTERIOR[["rate"]], "observed_data": xr.Dataset({"y": ("y_time", 2.0 * tiny.Y)})}
+    )
+    for check in (sid.check_intersample, sid.check_substeps):
+        with pytest.raises(ValueError, match="measurements of 'y' in the model are not those that idata was made of"):
+            check(idata, model=built)
+
+
 def test_what_cannot_be_compared_is_named() -> None:
     """However little is against the others; and nothing is called good then."""
     check = sid.check_intersample(tiny.POSTERIOR, model=tiny.driven())

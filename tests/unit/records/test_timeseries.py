@@ -541,3 +541,15 @@ def test_samples_at_nearly_one_time_do_not_tell_the_interval() -> None:
     for t in ([0.0], [0.0, 1.0], [0.0, 1e-3, 1.0], np.arange(5.0)):
         record = TimeSeries(t, None)
         assert record.ordinary_dt.size == min(record.dt.size, 4) - (len(t) == 3)
+
+
+def test_columns_of_a_table_keep_their_names() -> None:
+    """In the order of ``inputs``, as those of a mapping do; they were taken by their places."""
+    df = pytest.importorskip("pandas").DataFrame({"F": T, "G": 2 * T})
+    record = TimeSeries(T, df, inputs=("G", "F"))
+    assert record.inputs == ("G", "F")
+    np.testing.assert_array_equal(record.u, np.stack([2 * T, T], axis=1))
+    assert TimeSeries(T, df).inputs == ("F", "G")
+    assert TimeSeries(T, df, inputs=("a", "b")).inputs == ("a", "b")
+    with pytest.raises(ValueError, match="name the same channels"):
+        TimeSeries(T, df, inputs=("G", "H"))
