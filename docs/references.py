@@ -227,6 +227,11 @@ REFERENCES = (
         "Electronic Journal of Statistics 11(2), 5018-5051", "10.1214/17-EJS1337SI",
     ),
     Reference(
+        "Rao", 1948, "Large sample tests of statistical hypotheses concerning several parameters with applications to "
+        "problems of estimation",
+        "Mathematical Proceedings of the Cambridge Philosophical Society 44(1), 50-57", "10.1017/S0305004100023987",
+    ),
+    Reference(
         "Rauch, Tung and Striebel", 1965, "Maximum likelihood estimates of linear dynamic systems",
         "AIAA Journal 3(8), 1445-1450", "10.2514/3.3166",
     ),
