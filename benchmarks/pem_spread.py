@@ -481,7 +481,7 @@ def sensors(n: int) -> dict[str, Any]:
             options: dict[str, Any] = {"fixed": {"k3": 0.0}, "random_seed": seed, "progressbar": False}
             fits.append(sid.fit_pem(DUFFING, record.replace(y=noisy), guess, **options))
         z = np.array([np.abs(scores(f, truth)).max() for f in fits])
-        shown, sure = np.array(["The record shows" in f.message for f in fits]), np.array([f.success for f in fits])
+        shown, sure = np.array(["which the model lacks" in f.message for f in fits]), np.array([f.success for f in fits])
         said = shown | np.array(["between the samples" in f.message or "not white" in f.message for f in fits])
         results[name] = {
             "records": n, "more than 3.5 errors off": int(np.sum(z > 3.5)),
@@ -585,7 +585,7 @@ def terms(n: int) -> dict[str, Any]:
 
 def _of_terms(fits: list[Any], truth: dict[str, float], term: str, seconds: float) -> dict[str, Any]:
     z = np.array([np.abs(scores(f, truth)).max() for f in fits])
-    sure, shown = np.array([f.success for f in fits]), np.array(["The record shows a term" in f.message for f in fits])
+    sure, shown = np.array([f.success for f in fits]), np.array([" a term (" in f.message for f in fits])
     said = np.array(["the model lacks" in f.message or "errors may be too small" in f.message for f in fits])
     named = [f" {term} " in f.message.partition("in the rate of change")[0] for f in fits]
     return {

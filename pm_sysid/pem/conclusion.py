@@ -392,7 +392,8 @@ class Conclusion:
         if missing is None:
             return None
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
-        return Lacking(missing.seen.gain, self._shown(missing.words, missing.seen), remedy, missing.seen.moved > WRONG)
+        wrong = missing.sure and missing.seen.moved > WRONG
+        return Lacking(missing.seen.gain, self._shown(missing.words, missing.seen, missing.sure), remedy, wrong)
 
     def _shown(self, what: str, seen: OneMore, sure: bool = True) -> str:
         """What the record shows, and what it does to the unknown that moves most."""

@@ -134,7 +134,10 @@ def fit_pem(
     ``message`` then says so, and ``optima`` lists all that were found. Where the innovations are not white, ``message`` says
     so: standard errors of a free run allow for noise that is correlated in time, as far as the record can tell the correlation
     (``message`` says where it cannot, and where an input is correlated with the innovations, as by feedback), and those of
-    predictions that follow the measurements are too small.
+    predictions that follow the measurements are too small. Where the record shows what no unknown stands for, and an unknown
+    would move by more than a standard error with it, the fit is no success either, and ``message`` names it: another
+    ``intersample``, an offset, a drift or a delay of a sensor, or a term that the equations of up to four states lack (a
+    power or a sign of a state, a product of two, a power of an input).
 
     Examples
     --------

@@ -17,6 +17,8 @@ from pm_sysid.symbolic.system import System, expressions
 #: Standard errors by which the factor of a term, of many that are looked at, must differ from zero; by which it must move an
 #: unknown; and the logarithm of how much more likely it must make the record.
 SEEN, MOVED, GAIN = 6.0, 0.5, 10.0
+#: The same for a term that the record may show.
+PERHAPS, COUNTS, LITTLE = 4.0, 3.0, 6.0
 #: Where squared errors of sums of what is left are more times as large as those of white noise, these must be more, too.
 COLOURED = 2.0
 #: A term that makes a record as likely as the best one does, but for this factor's logarithm, is named beside it.
@@ -45,6 +47,7 @@ class Missing(NamedTuple):
 
     words: str
     seen: OneMore
+    sure: bool
 
 
 def missing_term(target: Objective, x: np.ndarray, directions: Directions, walking: int = 0) -> Missing | None:
@@ -93,27 +96,34 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     moved = _Moved(target, filter.with_system(_with_terms(system, terms, size)), params, x0)
     small = SMALL * rate[[term.state for term in terms]]
     up, down = moved.innovations(np.diag(small)), moved.innovations(np.diag(-small))
-    found = list[tuple[int, OneMore]]()
+    found = list[tuple[int, OneMore, bool]]()
     for k, direction in enumerate((down - up) / (2 * small[:, None])):
         seen = directions.along(direction) if np.isfinite(direction).all() and direction.any() else None
-        if seen and seen.gain > GAIN and seen.moved > MOVED:
-            # What a term leaves is white where it is the one that the model lacks.
-            needed = SEEN * max(1.0, seen.correlated / COLOURED)
-            found += [(k, seen)] if abs(seen.size) > needed * seen.error else []
-    found.sort(key=lambda each: each[1].gain, reverse=True)
+        if seen is not None and (sure := _shown(seen)) is not None:
+            found.append((k, seen, sure))
+    found.sort(key=lambda each: (each[2], each[1].gain), reverse=True)
     if not found:
         return None
-    k, best = found[0]
+    k, best, sure = found[0]
     factor = np.zeros((1, len(terms)))
     factor[0, k] = best.size
     (there,) = moved.innovations(factor, *target.layout.place(x + best.step))
     gain = 0.5 * len(there) * float(np.log(max(directions.e @ directions.e, 1e-300) / max(there @ there, 1e-300)))
     if not gain > FORESEEN * best.gain:
         return None
-    alike = [terms[j].words for j, seen in found[1:] if seen.gain > best.gain - AS_LIKELY]
+    alike = [terms[j].words for j, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
     term, also = terms[k], f" (or one with {' or '.join(alike)})" if alike else ""
     factors = f"{best.size * term.unit:.3g} ± {best.error * term.unit:.1g}"
-    return Missing(f"a term ({factors}) {term.words}{also} in the rate of change of {system.states[term.state]}", best)
+    return Missing(f"a term ({factors}) {term.words}{also} in the rate of change of {system.states[term.state]}", best, sure)
+
+
+def _shown(seen: OneMore) -> bool | None:
+    """Whether a record shows a term beyond doubt; None where it shows none that counts."""
+    # What a term leaves is white where it is the one that the model lacks.
+    shown = abs(seen.size) / max(seen.error * max(1.0, seen.correlated / COLOURED), 1e-300)
+    if shown > SEEN and seen.gain > GAIN and seen.moved > MOVED:
+        return True
+    return False if shown > PERHAPS and seen.gain > LITTLE and seen.moved > COUNTS else None
 
 
 def _terms(state: int, names: Sequence[str], size: np.ndarray, states: int) -> Iterator[Term]:
