@@ -125,11 +125,14 @@ class FilterView:
     def forced(self, n: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Sums of the times and inputs of the first n samples (None: all), (1 + n_u,), which those of others do not have.
 
-        Each sample has another weight. And the sums of absolute values, of which rounding is a small part.
+        Each sample has another weight; after them what tells how inputs move between the samples. And the sums of absolute
+        values, of which rounding is a small part.
         """
         values = value_of(self.data.samples)[:n, : 1 + len(self.system.inputs)]
         weighted = np.random.default_rng(0).standard_normal(len(values))[:, None] * values
-        return weighted.sum(axis=0), np.abs(weighted).sum(axis=0)
+        smooth = self.problem.form.smoothness
+        between = [-1.0 if smooth is None else float(smooth)] if self.system.inputs else []
+        return np.append(weighted.sum(axis=0), between), np.append(np.abs(weighted).sum(axis=0), np.ones(len(between)))
 
     def measured(self) -> np.ndarray:
         """Measurements (T, n_y), NaN where a sample is missing."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -34,12 +36,19 @@ SMALL = 1e-4
 
 
 class Term(NamedTuple):
-    """A term in the rate of change of a state: in words, its function of states and inputs over their sizes, and its unit."""
+    """A term in the rate of change of a state: in words, its function of what moves, and its powers of that.
+
+    The function is of the states and inputs, and of the smallest values of them that have a sign.
+    """
 
     state: int
     words: str
-    function: Callable[[Sequence[Any]], Any]
-    unit: float
+    function: Callable[[Sequence[Any], Sequence[Any]], Any]
+    powers: dict[int, int]
+
+    def unit(self, size: np.ndarray) -> float:
+        """Its size where states and inputs are as large as ``size``."""
+        return float(np.prod([size[j] ** power for j, power in self.powers.items()]))
 
 
 class Missing(NamedTuple):
@@ -87,14 +96,13 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
         size, rate = np.sqrt(np.mean(known**2, axis=0)), _typical_rates(states, filter)
     if not np.isfinite(size).all() or not np.isfinite(rate).all():
         return None
-    names = [*system.states[:own], *system.inputs]
-    tops = [i for chain in system.kinematic_chains if (i := chain[-1]) < own and rate[i] > 0]
-    terms = [term for i in tops for term in _terms(i, names, size, own)]
-    # A state moves the innovations by differences, one run each way: as many as memory holds.
-    if not terms or 2 * len(terms) * target.measured.size * 4 > LARGEST:
+    rates = tuple(int(i) for chain in system.kinematic_chains if (i := chain[-1]) < own and rate[i] > 0)
+    extended = _extended(system, own, rates, tuple(np.flatnonzero(size > 0).tolist()))
+    # A factor moves the innovations by differences, one run each way: as many as memory holds.
+    if extended is None or 2 * len(extended.terms) * target.measured.size * 4 > LARGEST:
         return None
-    moved = _Moved(target, filter.with_system(_with_terms(system, terms, size)), params, x0)
-    small = SMALL * rate[[term.state for term in terms]]
+    terms, moved = extended.terms, _Moved(target, filter.with_system(extended.system), params, x0, SHARP * size)
+    small = SMALL * rate[[term.state for term in terms]] / np.array([term.unit(size) for term in terms])
     up, down = moved.innovations(np.diag(small)), moved.innovations(np.diag(-small))
     found = list[tuple[int, OneMore, bool]]()
     for k, direction in enumerate((down - up) / (2 * small[:, None])):
@@ -113,7 +121,7 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
         return None
     alike = [terms[j].words for j, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
     term, also = terms[k], f" (or one with {' or '.join(alike)})" if alike else ""
-    factors = f"{best.size * term.unit:.3g} ± {best.error * term.unit:.1g}"
+    factors = f"{best.size:.3g} ± {best.error:.1g}"
     return Missing(f"a term ({factors}) {term.words}{also} in the rate of change of {system.states[term.state]}", best, sure)
 
 
@@ -126,58 +134,75 @@ def _shown(seen: OneMore) -> bool | None:
     return False if shown > PERHAPS and seen.gain > LITTLE and seen.moved > COUNTS else None
 
 
-def _terms(state: int, names: Sequence[str], size: np.ndarray, states: int) -> Iterator[Term]:
+def _terms(state: int, names: Sequence[str], moving: Sequence[int], states: int) -> Iterator[Term]:
     """Terms of the rate of change of a state: powers and signs of the states and inputs that move, and products of states."""
-    yield Term(state, "that is constant", lambda z: 1.0, 1.0)
-    moving = [j for j in range(len(names)) if size[j] > 0]
+    yield Term(state, "that is constant", lambda z, s: 1.0, {})
     for j in moving:
-        name, s = names[j], size[j]
-        yield Term(state, name, lambda z, j=j: z[j], 1 / s)  # type: ignore[misc]
-        yield Term(state, f"{name}^2", lambda z, j=j: z[j] ** 2, 1 / s**2)  # type: ignore[misc]
-        yield Term(state, f"{name} |{name}|", lambda z, j=j: z[j] * abs(z[j]), 1 / s**2)  # type: ignore[misc]
-        yield Term(state, f"{name}^3", lambda z, j=j: z[j] ** 3, 1 / s**3)  # type: ignore[misc]
+        name = names[j]
+        yield Term(state, name, lambda z, s, j=j: z[j], {j: 1})  # type: ignore[misc]
+        yield Term(state, f"{name}^2", lambda z, s, j=j: z[j] ** 2, {j: 2})  # type: ignore[misc]
+        yield Term(state, f"{name} |{name}|", lambda z, s, j=j: z[j] * abs(z[j]), {j: 2})  # type: ignore[misc]
+        yield Term(state, f"{name}^3", lambda z, s, j=j: z[j] ** 3, {j: 3})  # type: ignore[misc]
         if j < states:
-            yield Term(state, f"sign({name})", lambda z, j=j: pt.tanh(z[j] / SHARP), 1.0)  # type: ignore[misc]
+            yield Term(state, f"sign({name})", lambda z, s, j=j: pt.tanh(z[j] / s[j]), {})  # type: ignore[misc]
     for i, j in combinations([j for j in moving if j < states], 2):
         for a, b in ((1, 1), (2, 1), (1, 2)):
-            powers = [f"{names[k]}^{power}" if power > 1 else names[k] for k, power in ((i, a), (j, b))]
-            unit = 1 / (size[i] ** a * size[j] ** b)
-            yield Term(state, " ".join(powers), lambda z, i=i, j=j, a=a, b=b: z[i] ** a * z[j] ** b, unit)  # type: ignore[misc]
+            words = " ".join(f"{names[k]}^{power}" if power > 1 else names[k] for k, power in ((i, a), (j, b)))
+            yield Term(state, words, lambda z, s, i=i, j=j, a=a, b=b: z[i] ** a * z[j] ** b, {i: a, j: b})  # type: ignore[misc]
 
 
-def _with_terms(system: System, terms: Sequence[Term], size: np.ndarray) -> System:
-    """The system with terms, whose factors are its last parameters; states and inputs are divided by their ``size``."""
-    name = "factor"
-    while name in system.params.shapes:
-        name += "_"
+class _Extended(NamedTuple):
+    """A system with terms, whose last parameters are their factors and the smallest values that have a sign."""
+
+    system: System
+    terms: list[Term]
+
+
+@lru_cache(maxsize=16)
+def _extended(system: System, own: int, rates: tuple[int, ...], moving: tuple[int, ...]) -> _Extended | None:
+    """The system with terms in some rates of change, of its own states and inputs that move; None if that cannot be built."""
+    names = [*system.states[:own], *system.inputs]
+    terms = [term for i in rates for term in _terms(i, names, moving, own)]
+    factor, sharp = "factor", "sharp"
+    while {factor, sharp} & set(system.params.shapes):
+        factor, sharp = factor + "_", sharp + "_"
+    Params = namedtuple("p", tuple(system.params.shapes))  # type: ignore[misc]
+
+    def theirs(p: Any) -> Any:
+        """Parameters as the user's functions know them."""
+        return Params(*(getattr(p, name) for name in system.params.shapes))
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> Any:
         assert system.dynamics is not None
-        given = system.dynamics(t, x, u, p)
-        names = system.states.shapes
-        named = given if isinstance(given, Mapping) else dict(zip(names, expressions("dynamics", given), strict=False))
-        entries = [e for key, shape in names.items() for e in _entries(named[key], shape)]
-        known = [e for key, shape in names.items() for e in _entries(getattr(x, key), shape)]
-        known += [e for key, shape in system.inputs.shapes.items() for e in _entries(getattr(u, key), shape)]
-        of = [known[j] / size[j] if size[j] > 0 else known[j] for j in range(len(size))]
+        given, shapes = system.dynamics(t, x, u, theirs(p)), system.states.shapes
+        values = [given[name] for name in shapes] if isinstance(given, Mapping) else expressions("dynamics", given)
+        entries = [entry for value in values for entry in _entries(value)]
+        states = [entry for name in shapes for entry in _entries(getattr(x, name))]
+        known = states[:own] + [entry for name in system.inputs.shapes for entry in _entries(getattr(u, name))]
+        smallest = getattr(p, sharp)
         for k, term in enumerate(terms):
-            entries[term.state] += getattr(p, name)[k] * term.function(of)
+            entries[term.state] += getattr(p, factor)[k] * term.function(known, smallest)
         left = iter(entries)
-        return {key: pt.stack([next(left) for _ in range(shape[0])]) if shape else next(left) for key, shape in names.items()}
+        return {name: pt.stack([next(left) for _ in range(s[0])]) if s else next(left) for name, s in shapes.items()}
 
-    return System(
-        dynamics,
-        states=system.states.shapes,
-        inputs=system.inputs.shapes,
-        params={**system.params.shapes, name: (len(terms),)},
-        observe=system.observe,
-        chains=False,
-    )
+    try:
+        extended = System(
+            dynamics,
+            states=system.states.shapes,
+            inputs=system.inputs.shapes,
+            params={**system.params.shapes, factor: (len(terms),), sharp: (len(names),)},
+            observe=lambda t, x, dx, u, p: system.observe(t, x, dx, u, theirs(p)),
+            chains=False,
+        )
+    except Exception:  # the fit is there, and this would only say more of it: a function may do what is not foreseen here
+        return None
+    return _Extended(extended, terms) if terms else None
 
 
-def _entries(value: Any, shape: tuple[int, ...]) -> list[Any]:
-    """Entries of a scalar or vector, one after the other."""
-    return [value[i] for i in range(shape[0])] if shape else [value]
+def _entries(value: Any) -> list[Any]:
+    """Entries of a scalar, vector or matrix, one after the other."""
+    array = pt.as_tensor(value)
+    return [array[i] for i in np.ndindex(*map(int, array.type.shape))] if array.type.ndim else [value]
 
 
 def _typical_rates(states: np.ndarray, filter: KalmanFilter) -> np.ndarray:
@@ -193,9 +218,9 @@ def _typical_rates(states: np.ndarray, filter: KalmanFilter) -> np.ndarray:
 class _Moved:
     """Innovations of a filter whose system has more terms, over the standard deviations that they have without."""
 
-    def __init__(self, target: Objective, filter: KalmanFilter, params: np.ndarray, x0: np.ndarray) -> None:
+    def __init__(self, target: Objective, filter: KalmanFilter, params: np.ndarray, x0: np.ndarray, sharp: np.ndarray) -> None:
         self.target, self.filter, self.params, self.x0 = target, filter, params, x0
-        self.more = len(filter.system.params) - len(target.filter.system.params)
+        self.sharp = np.where(sharp > 0, sharp, 1.0)
         self.std: Any = 1.0
         if isinstance(target, LogLikelihood):
             m = target.measured.shape[1]
@@ -206,7 +231,7 @@ class _Moved:
         """(S, N) at factors (S, K) of the terms, and other parameters and starts if given."""
         params, x0 = self.params if params is None else params, self.x0 if x0 is None else x0
         own, m = len(self.target.filter.system.params), self.target.measured.shape[1]
-        sets = np.array([np.concatenate([params[:own], f, params[own:]]) for f in factors])
+        sets = np.array([np.concatenate([params[:own], f, self.sharp, params[own:]]) for f in factors])
         starts = np.broadcast_to(x0, (len(factors), *x0.shape))
         with np.errstate(all="ignore"):
             values, _ = self.filter.run_many(sets, starts, Motion.none(sets.shape[1], x0), self.target.want)

@@ -16,6 +16,8 @@ from pm_sysid.records.timeseries import TimeSeries
 SEEN, MOVED = 4.0, 0.5
 #: The same for what the record may show, and what matters then.
 PERHAPS, COUNTS = 3.0, 3.0
+#: Where squared errors of sums of what is left are so many times as large as those of white noise, a fault is in doubt.
+COLOURED = 2.0
 #: Fewest measured values that show a fault, and the longest delay in sampling intervals that a straight line tells.
 FEWEST, LATEST = 40, 3.0
 #: Outputs are moved by this share of their spread to see what a filter makes of a fault.
@@ -30,8 +32,8 @@ class Fault(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Whether the record shows it beyond doubt."""
-        return abs(self.seen.size) > SEEN * self.seen.error
+        """Whether the record shows it beyond doubt, and it leaves what is about white."""
+        return abs(self.seen.size) > SEEN * self.seen.error and self.seen.correlated < COLOURED
 
 
 def sensor_fault(target: Objective, x: np.ndarray, directions: Directions) -> Fault | None:

@@ -77,7 +77,8 @@ def channels(data: str, value: Any, argument: str, given: Names, size: int) -> t
         return None, ()
     columns = tuple(getattr(value, "columns", ()))
     # Of a DataFrame whose columns have names, these say which is which; other names than these are new ones, in order.
-    if columns and all(isinstance(c, str) for c in columns) and (not names or set(names) & set(columns)):
+    distinct = len(set(columns)) == len(columns)
+    if columns and distinct and all(isinstance(c, str) for c in columns) and (not names or set(names) & set(columns)):
         value = {name: value[name] for name in columns}
     if isinstance(value, Mapping):
         names = names or tuple(value)

@@ -210,7 +210,7 @@ def student_t(nu: Scalar) -> tuple[list[Scalar], list[Scalar]]:
         largest = psb.maximum(largest, as_variable(w))
     total = psb.log(as_variable(add(*(psb.exp(as_variable(sub(w, largest))) for w in weights))))
     half, edge = div(nu, 2.0), sub(logs[-1], mul(0.5, _step(nu)))
-    power = mul(half, add(psb.log(as_variable(half)), edge))
+    power = mul(half, add(psb.log(as_variable(half)), edge, mul(-1.0, psb.exp(as_variable(edge)))))
     below = psb.exp(as_variable(sub(power, _log_gamma(add(half, 1.0)))))
     there = psb.log1p(as_variable(mul(-1.0, below)))
     return [sub(add(w, there), add(largest, total)) for w in weights], factors

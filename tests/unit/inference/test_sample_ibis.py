@@ -74,11 +74,12 @@ OSCILLATOR = sid.System(
 )  # fmt: skip
 
 
-def driven(samples: int, **start: Any) -> pm.Model:
+def driven(samples: int, intersample: Any = "bl", **start: Any) -> pm.Model:
     t = np.arange(60) / 10
     free = sid.TimeSeries(t, np.sin(1.3 * t) + np.sin(0.4 * t * t), inputs="F")
     z = sid.simulate(OSCILLATOR, free, {"k": 7.0}, x0={"z": 0.2, "v": 0.0})["y"].values
     record = sid.TimeSeries(t, free.u, z + 0.02 * np.random.default_rng(0).standard_normal(60), inputs="F")[:samples]
+    record = record.replace(intersample=intersample)
     with pm.Model() as model:
         k = pm.LogNormal("k", np.log(5.0), 0.5)
         sid.ODEFilter("y", OSCILLATOR, record, {"k": k}, noise=0.02, **{"substeps": 2} | start)
@@ -171,9 +172,11 @@ def test_inputs_and_times_of_an_extended_record_are_those_of_the_draws() -> None
     start = {"x0": {"z": 0.2, "v": 0.0}}
     begun = sid.sample_ibis(60, model=driven(30, **start), **QUIET)
     longer = filter_view("y", driven(40, **start)).records()[0]
-    for other in (longer.replace(u=2.0 * longer.u), longer.replace(t=2.0 * longer.t)):
-        model = driven(40, **start)
-        sid.set_data({"y": other}, model=model)
+    held = driven(40, **start | {"intersample": "zoh"})
+    for other in (longer.replace(u=2.0 * longer.u), longer.replace(t=2.0 * longer.t), None):
+        model = held if other is None else driven(40, **start)
+        if other is not None:
+            sid.set_data({"y": other}, model=model)
         with pytest.raises(ValueError, match="the times and inputs of the first 30 samples of 'y' are not those"):
             sid.extend(begun, model=model, random_seed=1)
     on = sid.extend(begun, model=driven(40, **start), random_seed=1, cores=1, progressbar=False)

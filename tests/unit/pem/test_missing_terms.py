@@ -118,3 +118,56 @@ def test_a_record_at_rest_has_no_terms() -> None:
     y = 0.1 * np.random.default_rng(0).standard_normal(60)
     found = sid.fit_pem(decay, sid.TimeSeries(0.1 * np.arange(60), None, y), {"k": 1.0}, x0=0.0, progressbar=False)
     assert "a term" not in found.message
+
+
+def of_parts(t: Any, x: Any, u: Any, p: Any) -> Any:
+    c, k = p  # as many as there are
+    return pt.stack([x.v, u.F - c * x.v - k * x.z])
+
+
+def test_rates_in_one_vector_and_parameters_as_a_tuple() -> None:
+    """The user's functions get what they know, whatever is added."""
+    system = sid.System(
+        of_parts,
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z * len(p) / 2,
+    )
+    assert ") sign(v) in the rate of change of v" in fit(system, record(1, -0.08)).message
+
+
+def test_a_system_that_cannot_be_built_again_has_no_terms() -> None:
+    calls = list[int]()
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> Any:
+        calls.append(1)
+        assert len(calls) < 2
+        return x.v, u.F - p.c * x.v - p.k * x.z
+
+    system = sid.System(
+        dynamics,
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    assert "a term (" not in fit(system, record(1, -0.08)).message
+
+
+def test_inputs_beside_parameters_of_each_record() -> None:
+    """Which are states of the filter, and no inputs."""
+    true = sid.System(
+        lambda t, x, u, p: (x.v, u.F + 0.05 * u.F**2 - p.c * x.v - p.k * x.z),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    records = []
+    for seed in range(2):
+        data = record(seed)
+        y = sid.simulate(true, data, SPRING, x0=0.0, substeps=20)["y"].to_numpy()
+        records.append(data.replace(y=y + 0.02 * y.std() * np.random.default_rng(seed).standard_normal(T.size)))
+    found = sid.fit_pem(oscillator(), records, {"c": 0.4, "k": [5.0, 5.0]}, progressbar=False)
+    assert ") F^2 in the rate of change of v" in found.message

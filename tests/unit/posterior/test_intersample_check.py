@@ -152,7 +152,7 @@ def test_with_process_noise_ratios_are_those_of_evidences(what: str) -> None:
     data, checks, evidences = force.replace(y=np.ravel(y) + 0.02 * rng.standard_normal(80)), {}, {}
     for told in ("zoh", "foh"):
         with pm.Model():
-            options: dict[str, Any] = {"noise": 0.02, "x0": 0.0, "substeps": 4}
+            options: dict[str, Any] = {"noise": 0.02, "x0": 0.0, "substeps": 16}
             if what == "force":
                 options["latent"] = {"d": sid.OU(scale=pm.LogNormal("size", np.log(0.3), 1.0), length=0.3)}
             elif what == "diffusion":

@@ -85,6 +85,12 @@ def test_an_ambiguous_outlier_makes_the_output_less_certain() -> None:
     assert max(evaluate([seen.reading(y).rest], {})[0] for y in np.linspace(2, 8, 30)) > 1.3
 
 
+def test_many_degrees_of_freedom_are_gaussian() -> None:
+    z = np.linspace(-3, 3, 13)
+    found = [evaluate([Seen(Sensor(heavy=True), 0.0, 1e-12, 1.0, [1e3]).reading(y).log], {})[0] for y in z]
+    np.testing.assert_allclose(found, scipy.stats.t.logpdf(z, 1e3), atol=5e-3)
+
+
 @pytest.mark.parametrize("nu", [0.2, 0.3, 0.5, 0.7])
 def test_few_degrees_of_freedom_that_a_prior_allows(nu: float) -> None:
     """Of tails that are heavier than Cauchy's a part lies beyond all fixed scales: densities were 1.3 times as large."""
