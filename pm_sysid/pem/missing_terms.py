@@ -20,7 +20,7 @@ from pm_sysid.symbolic.system import System, expressions
 #: unknown; and the logarithm of how much more likely it must make the record.
 SEEN, MOVED, GAIN = 6.0, 0.5, 10.0
 #: The same for a term that the record may show.
-PERHAPS, COUNTS, LITTLE = 4.0, 3.0, 6.0
+PERHAPS, COUNTS, LITTLE = 3.5, 3.0, 6.0
 #: Where squared errors of sums of what is left are more times as large as those of white noise, these must be more, too.
 COLOURED = 2.0
 #: A term that makes a record as likely as the best one does, but for this factor's logarithm, is named beside it.
