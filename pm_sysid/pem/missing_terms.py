@@ -116,7 +116,8 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     factor = np.zeros((1, len(terms)))
     factor[0, k] = best.size
     (there,) = moved.innovations(factor, *target.layout.place(x + best.step))
-    gain = 0.5 * len(there) * float(np.log(max(directions.e @ directions.e, 1e-300) / max(there @ there, 1e-300)))
+    with np.errstate(all="ignore"):  # it may explode there
+        gain = 0.5 * len(there) * float(np.log(max(directions.e @ directions.e, 1e-300) / max(there @ there, 1e-300)))
     if not gain > FORESEEN * best.gain:
         return None
     alike = [terms[j].words for j, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
