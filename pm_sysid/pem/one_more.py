@@ -65,6 +65,7 @@ class Directions:
         """Whether there is an unknown, and all derivatives are finite."""
         return bool(self.free.size and np.isfinite(self.e).all() and np.isfinite(self.slope).all())
 
+    @np.errstate(all="ignore")  # of a direction that explodes
     def along(self, direction: np.ndarray) -> OneMore | None:
         """One more unknown that adds ``direction`` (N,) to the innovations; None where the others do the same."""
         own = np.linalg.lstsq(self.slope, direction, rcond=1e-10)[0]

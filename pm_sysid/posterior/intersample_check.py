@@ -255,6 +255,7 @@ class _Innovations(NamedTuple):
         """Those of some values (N,)."""
         return _Innovations(self.e[:, chosen], self.std[:, chosen])
 
+    @np.errstate(all="ignore")  # of steps that go too far
     def log_density(self) -> np.ndarray:
         """Of each draw (n,)."""
         return np.asarray(-0.5 * np.sum((self.e / self.std) ** 2, axis=1) - np.sum(np.log(self.std), axis=1))
@@ -367,13 +368,16 @@ class _Linear:
         """At parameters (n, d)."""
         return _Innovations(self.e + white @ self.slope.T, np.exp(self.log_std + white @ self.swelling.T))
 
-    def best(self, prior: _Prior, near: np.ndarray) -> _Best:
+    @np.errstate(all="ignore")
+    def best(self, prior: _Prior, near: np.ndarray) -> _Best | None:
         """Where a step of Gauss, Newton and Fisher leads from some parameters, with the prior; and what it gains."""
         (e,), (std,) = self.at(near[None])
         z, slope = e / std, self.slope / std[:, None]
         gradient, precision = prior.derivatives(near)
         information = slope.T @ slope + 2.0 * self.swelling.T @ self.swelling + precision
         towards = gradient - slope.T @ z + self.swelling.T @ (z**2 - 1.0)
+        if not np.isfinite(information).all() or not np.isfinite(towards).all():
+            return None
         step = np.linalg.pinv(information, hermitian=True) @ towards
         gain = 0.5 * float(towards @ step)
         return _Best(near + step, gain, -0.5 * float(np.linalg.slogdet(information)[1]), self)
@@ -392,8 +396,8 @@ class _Likely:
         here, nearer = self.density(function, white), NEARER
         for _ in range(STEPS):
             linear = self.linear(function, white, nearer)
-            if linear is not None:
-                best = linear.best(self.prior, white)
+            best = None if linear is None else linear.best(self.prior, white)
+            if best is not None:
                 if best.density < ARRIVED:
                     return best._replace(white=white, density=here)
                 step = best.white - white
@@ -403,8 +407,8 @@ class _Likely:
                         white, here = white + share * step, there
                         break
                 else:
-                    linear = None
-            if linear is None:
+                    best = None
+            if best is None:
                 nearer *= 0.5  # of draws that are too far from each other slopes say little
         return None
 
