@@ -114,7 +114,7 @@ class Conclusion:
         directions = Directions(self.target, self.errors, self._samples)
         inputs = self._of_inputs(rest)
         sensors = self._of_sensors(rest, sensor_fault(self.target, self.x, directions))
-        dynamics = self._of_dynamics(missing_term(self.target, self.x, directions, len(self.setup.walks)))
+        dynamics = self._of_dynamics(rest, missing_term(self.target, self.x, directions, len(self.setup.walks)))
         lacking = sorted(filter(None, (inputs, sensors, dynamics)), key=lambda each: each.gain, reverse=True)
         if not lacking:
             return
@@ -387,12 +387,13 @@ class Conclusion:
         remedy = "Correct the record (sid.detrend, a shift in time), or make it a parameter."
         return Lacking(fault.seen.gain, self._shown(fault.words, fault.seen, fault.sure), remedy, wrong)
 
-    def _of_dynamics(self, missing: Missing | None) -> Lacking | None:
+    def _of_dynamics(self, rest: LeftOver, missing: Missing | None) -> Lacking | None:
         """Whether a term that the equations lack explains the record better."""
         if missing is None:
             return None
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
-        wrong = missing.sure and missing.seen.moved > WRONG
+        # Where innovations are not white, one that leaves white ones is what the model lacks; others may be a part of that.
+        wrong = missing.sure and missing.seen.moved > WRONG and (missing.seen.white or not rest.coloured)
         return Lacking(missing.seen.gain, self._shown(missing.words, missing.seen, missing.sure), remedy, wrong)
 
     def _shown(self, what: str, seen: OneMore, sure: bool = True) -> str:

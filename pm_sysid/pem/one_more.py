@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from pm_sysid.pem.objective import Objective
 from pm_sysid.pem.uneven_noise import Samples
-from pm_sysid.records.residual_tests import correlation, long_run
+from pm_sysid.records.residual_tests import correlation, ljung_box, long_run
 
 #: Lags of the correlations by which an error of a mean is larger than that of white noise, for so many values each.
 LAGS, EACH = 25, 4
+#: Few lags, and the chance of white noise below which what is left is none.
+FEW, NOT_WHITE = 5, 1e-4
 #: Share of a direction that the unknowns must leave: rates of change by differences have errors of this size.
 ALIKE = 1e-5
 
@@ -21,7 +24,7 @@ class OneMore(NamedTuple):
 
     ``gain`` is the logarithm of how much more likely white noise of its best size makes the record, ``step`` (k,) is what the
     unknowns move by, and ``unknown`` is the one that moves by most standard errors, ``moved``. Squared errors of sums of what
-    is left are ``correlated`` times as large as those of white noise.
+    is left are ``correlated`` times as large as those of white noise, and ``white`` says whether it may be that.
     """
 
     size: float
@@ -31,6 +34,7 @@ class OneMore(NamedTuple):
     unknown: int
     moved: float
     correlated: float
+    white: bool
 
 
 class Directions:
@@ -88,16 +92,24 @@ class Directions:
         moved = np.abs(step[self.free]) / self.stderr[self.free]
         gain = 0.5 * len(self.e) * float(np.log(max(self.e @ self.e, 1e-300) / max(noise @ noise, 1e-300)))
         most = int(np.argmax(moved))
-        return OneMore(size, error, gain, step, int(self.free[most]), float(moved[most]), correlated)
+        return OneMore(size, error, gain, step, int(self.free[most]), float(moved[most]), correlated, self._white(noise))
 
     def _correlated(self, e: np.ndarray) -> float:
         """By how much squared errors of sums are larger than those of white noise, in the output where most; or one."""
-        series, found, at = np.full(self.target.measured.shape, np.nan), [1.0], 0
+        found = [long_run(correlation(one, one, range(1, lags + 1))[0]) for one, lags in self._series(e)]
+        return float(np.max([1.0, *found]))
+
+    def _white(self, e: np.ndarray) -> bool:
+        """Whether innovations may be white, in all outputs and records, over few lags and over many."""
+        return all(ljung_box(one, few).p > NOT_WHITE for one, lags in self._series(e) for few in {min(lags, FEW), lags})
+
+    def _series(self, e: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+        """Each output in each record, and the lags for so many values."""
+        series, at = np.full(self.target.measured.shape, np.nan), 0
         series[self.target.measured] = e
         for record in self.target.filter.records:
             for one in series[at : at + len(record)].T:
                 n = int(np.isfinite(one).sum())
                 if (lags := min(LAGS, n // EACH)) > 0 and np.nanstd(one) > 0:
-                    found.append(long_run(correlation(one, one, range(1, lags + 1))[0]))
+                    yield one, lags
             at += len(record)
-        return float(np.max(found))
