@@ -14,6 +14,7 @@ import xarray as xr
 from scipy.special import logsumexp
 
 import pm_sysid as sid
+from pm_sysid.idata import some_draws
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.posterior import process_check as module
 from pm_sysid.posterior.particle_filter import ParticleFilter, log_likelihood
@@ -185,7 +186,7 @@ def test_errors_are_those_that_are_stated() -> None:
     built = model(LAG, PLAIN.record(1), substeps=8)
     view = filter_view(None, built)
     filters, few = ParticleFilter(view), draws(*np.exp(0.4 * np.random.default_rng(0).standard_normal(64)))
-    sets, errors, stated, sizes = filters.sets(module._few(few, view, 64)[1]), [], [], []
+    sets, errors, stated, sizes = filters.sets(some_draws(few, view.model.free_RVs, 64)[1]), [], [], []
     run = module._Run(filters, few, sets, 4, 1.0, np.random.default_rng(0))
     for _ in range(12):
         found = run(False, 256)
