@@ -123,7 +123,7 @@ class Conclusion:
         best = inputs if inputs is not None and inputs.gain > ALMOST * lacking[0].gain else lacking[0]
         named = [best, *(each for each in lacking if each is not best and each.gain > best.gain - AS_LIKELY)]
         words = " Or: ".join(each.words for each in named)
-        if any(each.wrong for each in named):
+        if any(each.wrong for each in lacking):
             self._fails(f"{words} {best.remedy}")
         else:
             self._words.append(words + (" So may a term that is missing." if best is inputs and rest.coloured else ""))
