@@ -102,10 +102,9 @@ def explore(
         doing(f"{len(running)} of {len(searchers)} starts, step {i + 1}")
         for s, x, evaluation in zip(running, trials, coordinates.objective.evaluate_many(trials), strict=True):
             _judge(s, x, evaluation, coordinates, known)
-            if not s.how:
-                _step(s, coordinates)
-            elif s.how != "impossible":  # the others have as long again
+            if s.how and s.how != "impossible":  # the others have as long again
                 last = min(last, 2 * i + 5)
+        _step([s for s in running if not s.how], coordinates)
     found = [s for s in searchers if s.evaluation is not None]
     return [
         End(coordinates.unknowns(s.u), s.evaluation, s.how or "unfinished", coordinates.unknowns(s.start))
@@ -183,25 +182,35 @@ def _judge(
             s.how = "ended"
 
 
-def _step(s: _Searcher, coordinates: Coordinates) -> None:
-    """The next trial point."""
-    assert s.evaluation is not None
-    gradient, information = coordinates.slope(coordinates.unknowns(s.u), s.evaluation)
-    if not (np.isfinite(gradient).all() and np.isfinite(information).all()):
-        s.how = "unfinished"  # a finite objective whose squared derivatives overflow
+def _step(searchers: Sequence[_Searcher], c: Coordinates) -> None:
+    """The next trial point of each, from one factorisation of all."""
+    taken = list[tuple[_Searcher, np.ndarray, np.ndarray]]()
+    for s in searchers:
+        assert s.evaluation is not None
+        gradient, information = c.slope(c.unknowns(s.u), s.evaluation)
+        if np.isfinite(gradient).all() and np.isfinite(information).all():
+            taken.append((s, gradient, information))
+        else:
+            s.how = "unfinished"  # a finite objective whose squared derivatives overflow
+    if not taken:
         return
-    pushed = ((s.u <= coordinates.lower) & (gradient > 0)) | ((s.u >= coordinates.upper) & (gradient < 0))
-    free = np.flatnonzero(~pushed)
-    step = np.zeros_like(s.u)
-    size = np.sqrt(np.diag(information))[free]
+    u = np.array([s.u for s, _, _ in taken])
+    gradient, information = np.array([g for _, g, _ in taken]), np.array([i for _, _, i in taken])
+    free = ~(((u <= c.lower) & (gradient > 0)) | ((u >= c.upper) & (gradient < 0)))
+    size = np.where(free, np.sqrt(np.diagonal(information, axis1=1, axis2=2)), 0.0)
     # Where nothing moves the outputs, no size is known: the start lies on a plateau, and the step is zero.
-    size = np.where(size > 0, size, size.max(initial=0.0) or 1.0)
-    scaled = information[np.ix_(free, free)] / size[:, None] / size
-    damped = scaled + (s.damping + 1e-13) * np.eye(free.size)
-    if free.size:
-        step[free] = -np.linalg.lstsq(damped, gradient[free] / size, rcond=None)[0] / size
-    step = np.where(coordinates.positive, np.clip(step, -LONGEST, LONGEST), step)
-    s.trial = np.clip(s.u + step, coordinates.lower, coordinates.upper)
+    largest = size.max(axis=1, keepdims=True)
+    size = np.where(size > 0, size, np.where(largest > 0, largest, 1.0))
+    slope = np.where(free, gradient / size, 0.0)
+    scaled = np.where(free[:, :, None] & free[:, None, :], information / size[:, :, None] / size[:, None, :], 0.0)
+    values, vectors = np.linalg.eigh(scaled)
+    values, along = np.maximum(values, 0.0), np.einsum("ski,sk->si", vectors, slope)
+    damping = np.array([s.damping for s, _, _ in taken])[:, None] + 1e-13
+    step = -np.where(free, np.einsum("ski,si->sk", vectors, along / (values + damping)) / size, 0.0)
+    trial = np.clip(u + np.where(c.positive, np.clip(step, -LONGEST, LONGEST), step), c.lower, c.upper)
     # What a whole step would gain: the part of the residuals that the derivatives reach, small steps or not.
-    whole = np.linalg.lstsq(scaled, gradient[free] / size, rcond=1e-12)[0] if free.size else np.zeros(0)
-    s.predicted = 0.5 * coordinates.unit(s.evaluation.value) * float(whole @ (gradient[free] / size))
+    reached = values > 1e-12 * values.max(axis=1, keepdims=True)
+    whole = np.sum(np.where(reached, along**2 / np.where(reached, values, 1.0), 0.0), axis=1)
+    for (s, _, _), there, gain in zip(taken, trial, whole, strict=True):
+        assert s.evaluation is not None
+        s.trial, s.predicted = there, 0.5 * c.unit(s.evaluation.value) * float(gain)

@@ -288,7 +288,8 @@ def box_p(statistic: float, lags: int, count: int) -> float:
     short = min(count, LONG)
     moments, limit = np.array(_box_moments(lags, short)), np.array([lags, 2.0 * lags, np.sqrt(8.0 / lags)])
     mean, variance, skewness = limit + (moments - limit) * short / count  # what a short record adds goes with 1 / count
-    return float(scipy.stats.pearson3.sf(statistic, skewness, mean, np.sqrt(variance)))
+    shape = 4 / skewness**2  # all are skewed to the right
+    return float(scipy.special.gammaincc(shape, max(shape + np.sqrt(shape / variance) * (statistic - mean), 0.0)))
 
 
 @lru_cache(maxsize=1024)
@@ -409,14 +410,27 @@ def correlation(a: FloatArray, b: FloatArray, lags: Iterable[int]) -> tuple[Floa
     >>> r, pairs
     (array([-1.,  1.]), array([4., 3.]))
     """
-    x, y = ((v - np.nanmean(v)) / np.nanstd(v) for v in (a, b))
-    sums, pairs = [], []
-    for lag in lags:
-        product = x[max(lag, 0) : len(x) + min(lag, 0)] * y[max(-lag, 0) : len(y) - max(lag, 0)]
-        sums.append(np.nansum(product))
-        pairs.append(np.isfinite(product).sum())
-    n = np.array(pairs, dtype=float)
-    return np.array(sums) / np.maximum(n, 1), n
+    lags = list(lags)
+    (x, x_known), (y, y_known) = (_standardised(v) for v in (a, b))
+
+    def summed(x: FloatArray, y: FloatArray) -> FloatArray:
+        return np.array([x[max(k, 0) : len(x) + min(k, 0)] @ y[max(-k, 0) : len(y) - max(k, 0)] for k in lags])
+
+    if x_known.all() and y_known.all():
+        n = len(x) - np.abs(np.array(lags, dtype=float))
+    else:
+        n = summed(x_known.astype(float), y_known.astype(float))
+    return summed(x, y) / np.maximum(n, 1), n
+
+
+def _standardised(v: FloatArray) -> tuple[FloatArray, np.ndarray]:
+    """Values of mean zero and variance one, zero where missing; and where there are values."""
+    known = ~np.isnan(v)
+    there = v[known]
+    away = there - there.mean()
+    filled = np.zeros(v.shape)
+    filled[known] = away / np.sqrt(np.mean(away**2))
+    return filled, known
 
 
 def long_run(r: FloatArray) -> float:

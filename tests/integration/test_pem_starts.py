@@ -91,6 +91,7 @@ def test_a_start_without_a_trace_is_not_searched_for() -> None:
     assert not asked.success and "cannot tell ['x0.w']" in asked.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mse", "likelihood"])
 def test_noisy_starts_over_seeds(objective: Any) -> None:
     """With every start read off noisy samples; the errors are as large as their standard errors say."""
