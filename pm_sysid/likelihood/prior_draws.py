@@ -10,6 +10,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph import ancestors, vectorize_graph
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.type_other import NoneTypeT
 
 from pm_sysid.compat import change_dist_size, reseed_rngs
 from pm_sysid.environment import compiling
@@ -146,14 +148,30 @@ def _unconstrained(model: pm.Model) -> list[Any]:
 
 def _together(variables: Sequence[Any], values: Sequence[Any], draws: Any) -> list[Any] | None:
     """Graphs of values (draws, ...) in which every variable is drawn many times at once; None where one cannot be."""
-    first = [rv for rv in variables if not set(ancestors([rv])) & (set(variables) - {rv})]
+    many = dict[Any, Any]()
     try:
-        many = {rv: change_dist_size(rv, (draws,), expand=True) for rv in first}
+        for rv in variables:  # in the order in which they were made, each after those it depends on
+            above = set(ancestors([rv])) & (set(variables) - {rv})
+            many[rv] = _given(rv, {v: many[v] for v in above}, draws) if above else change_dist_size(rv, (draws,), expand=True)
         batched = vectorize_graph(list(values), many)
     except Exception:  # whatever a distribution of the user's own does not support
         return None
     full = [for_each_particle(v.type.ndim, b, draws) for b, v in zip(batched, values, strict=True)]
     return full if all(f.type.ndim == v.type.ndim + 1 for f, v in zip(full, values, strict=True)) else None
+
+
+def _given(rv: Any, drawn: dict[Any, Any], draws: Any) -> Any:
+    """A variable (draws, ...) that depends on others, many of which have been drawn.
+
+    PyTensor gives a variable whose size is known more of them where its first parameter is one of many, and no other.
+    """
+    node = rv.owner
+    if not isinstance(node.op, RandomVariable):
+        return vectorize_graph(rv, drawn)
+    size, params = node.op.size_param(node), vectorize_graph(list(node.op.dist_params(node)), drawn)
+    if not isinstance(size.type, NoneTypeT):
+        size = pt.concatenate([pt.stack([draws]), size])
+    return node.op.make_node(node.inputs[0], size, *params).default_output()
 
 
 class Prior:

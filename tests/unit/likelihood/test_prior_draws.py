@@ -98,6 +98,35 @@ def test_particles_of_one_compiled_function_are_those_of_the_prior() -> None:
     assert scipy.stats.kstest(standard.ravel(), "norm").pvalue > 1e-3 and abs(np.corrcoef(standard.T)[0, 1]) < 0.06
 
 
+def hierarchy() -> None:
+    scale = pm.HalfNormal("scale")
+    k = pm.Normal("k", 0.0, scale, shape=3)  # PyTensor looks at the first parameter alone where a size is given
+    pm.Gamma("g", mu=pm.math.exp(k[:2]), sigma=scale)
+
+
+def correlated() -> None:
+    mean, scale = pm.Normal("mean", 1.0, 2.0, shape=2), pm.HalfNormal("scale")
+    pm.MvNormal("x", mean, np.eye(2) * scale)
+    pm.LogNormal("y", mean[0], scale, shape=(2, 2))
+
+
+@pytest.mark.parametrize("prior", [hierarchy, correlated])
+def test_what_is_drawn_from_other_variables_is_drawn_together(prior: Callable[[], None]) -> None:
+    with pm.Model() as model:
+        prior()
+    coordinates = Coordinates(model)
+    found = prior_draws.free_draws(coordinates, 4000, 1)
+    each = Prior(model).draw(4000, np.random.default_rng(2))
+    drawn = coordinates.unconstrained({name: each[name] for name in (rv.name for rv in model.free_RVs)})
+    graphs = prior_draws._together(model.free_RVs, prior_draws._unconstrained(model), 4000)
+    assert graphs is not None and found.shape == drawn.shape
+    for a, b in zip(found.T, drawn.T, strict=True):
+        assert scipy.stats.ks_2samp(a, b).pvalue > 1e-3
+    pairs = [np.array([a * b for i, a in enumerate(np.abs(rows.T)) for b in rows.T[i:]]) for rows in (found, drawn)]
+    for a, b in zip(*pairs, strict=True):
+        assert scipy.stats.ks_2samp(a, b).pvalue > 1e-3
+
+
 def test_particles_of_a_prior_that_is_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prior_draws, "_together", lambda *_: None)
     with pm.Model() as model:
