@@ -231,6 +231,7 @@ def test_a_walk_moves_the_states_within_an_interval(predictor: Any, kind: str) -
         assert found == pytest.approx(exact(record, a, b, size, noise), abs=0.05)
 
 
+@pytest.mark.slow
 def test_errors_and_bands_of_a_parameter_that_drifts_hold() -> None:
     """Also where noise is small beside what the walk does in an interval, and where the walk is small beside noise."""
     truth = {"a": 1.0, "b": 2.0, "process_b": 0.3 * np.sqrt(0.2), "noise_y": 0.0}

@@ -118,9 +118,13 @@ def test_one_seed_one_result() -> None:
     first, again = (sid.fit_pem(TONE, data, {"f": 2.0}, predictor=FREE, random_seed=3) for _ in range(2))
     np.testing.assert_array_equal(first.x, again.x)
     assert first.message == again.message and first.nfev == again.nfev
-    # Whether 1 Hz is found from twice as much is a matter of luck; what is not found is not called a success.
+
+
+@pytest.mark.slow
+def test_what_is_not_found_is_no_success() -> None:
+    """Whether 1 Hz is found from twice as much is a matter of luck."""
     for seed in range(8):
-        result = sid.fit_pem(TONE, data, {"f": 2.0}, predictor=FREE, random_seed=seed)
+        result = sid.fit_pem(TONE, tone(), {"f": 2.0}, predictor=FREE, random_seed=seed)
         assert result.success == (abs(result.p["f"] - 1.0) < 0.01)
 
 
@@ -134,7 +138,8 @@ def test_missed_cycles_are_local_minima() -> None:
     assert len(result.optima) > 1 and result.optima[0].objective == result.fun
     np.testing.assert_array_equal(result.optima[0].parameters, result.x)
     values = [o.objective for o in result.optima]
-    assert values == sorted(values) and all(o.starts >= 1 for o in result.optima)
+    np.testing.assert_allclose(values, sorted(values), rtol=1e-12)  # mirror images differ by rounding
+    assert all(o.starts >= 1 for o in result.optima)
     assert "starts ended here, others at objectives" in result.message
 
 
@@ -300,6 +305,7 @@ def test_a_delay_is_found_from_half_of_it_or_doubted() -> None:
     assert right >= 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guess", [(0.2, 1.0, 1.0), (2.0, 0.2, 1.0)])
 def test_two_rates_whose_order_hangs_on_an_unknown_scale_are_doubted(guess: tuple[float, ...]) -> None:
     """Uptake and loss of a drug: with the volume that goes with it, the other order fits exactly as well."""

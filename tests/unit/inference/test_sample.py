@@ -75,6 +75,7 @@ def lag(added: float, told: Any, size: float = 0.0, outlier: float = 0.0) -> pm.
     return model
 
 
+@pytest.mark.slow
 def test_a_model_that_the_record_contradicts_is_named() -> None:
     """The draws are those of its posterior; what is wrong is the model."""
     right, off, late = (sid.sample(lag(*case), 1000, **QUIET) for case in ((0.0, "zoh"), (0.1, "zoh"), (0.0, "bl")))
@@ -86,6 +87,7 @@ def test_a_model_that_the_record_contradicts_is_named() -> None:
     )
 
 
+@pytest.mark.slow
 def test_noise_of_another_size_and_outliers_are_named() -> None:
     """Which inputs were blamed for: likelihoods differ by more where the noise is larger than the model says."""
     three, one = sid.sample(lag(0.0, "zoh", 3.0), 500, **QUIET), sid.sample(lag(0.0, "zoh", outlier=0.4), 500, **QUIET)
@@ -330,6 +332,7 @@ def test_a_draw_that_is_higher_than_the_mode_is_where_the_search_goes_on(monkeyp
     assert idata.attrs["trusted"] == 1 and np.all(idata["posterior"]["root"].values > 0)
 
 
+@pytest.mark.slow
 def test_independent_proposals_for_a_model_with_a_filter() -> None:
     model = decay()
     idata = sid.sample(model, 500, **QUIET)

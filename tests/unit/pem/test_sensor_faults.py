@@ -113,7 +113,7 @@ def test_a_filter_with_process_noise_sees_an_offset() -> None:
     assert float(found.words.partition("(")[2].split(" ")[0]) == pytest.approx(with_it.p["offset"], rel=0.3)
 
 
-@pytest.mark.parametrize("n", [1, 3, 8, 20])
+@pytest.mark.parametrize("n", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8, 20))])
 def test_short_records_do_not_look_like_faults(n: int) -> None:
     """Few values, which the start of a record follows, are quiet; and of one sample nothing far away is worse."""
     for seed in range(8):
@@ -121,6 +121,7 @@ def test_short_records_do_not_look_like_faults(n: int) -> None:
         assert "The record shows" not in found.message
 
 
+@pytest.mark.slow
 def test_a_step_of_a_fast_lag_is_no_delay() -> None:
     """A few samples after the step carry all that a delay changes."""
     system = sid.System(

@@ -166,6 +166,7 @@ def test_errors_hold_where_outputs_have_noise_in_common() -> None:
     assert np.sqrt(np.mean(np.square(z))) < 1.15 < 1.2 < np.sqrt(np.mean(np.square(plain)))
 
 
+@pytest.mark.slow
 def test_outputs_of_other_noise_are_not_called_coloured() -> None:
     """Errors of the loud output have moved the parameters, which the quiet one shows: 44 of 60 were called not white."""
     y = clean()
