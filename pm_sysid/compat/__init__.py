@@ -84,6 +84,7 @@ from pytensor.tensor.linalg.constructors import BlockDiagonal  # operation: matr
 from pytensor.tensor.linalg.inverse import MatrixInverse  # operation
 from pytensor.tensor.linalg.solvers.general import Solve  # operation: solution of a linear system
 from pytensor.tensor.math import Dot, Sum  # operations
+from pytensor.tensor.random.op import RandomVariable  # base class of the distributions' operations
 from pytensor.tensor.rewriting.basic import (
     register_specialize,  # adds a rewrite to the stage "specialize"
     register_stabilize,  # adds a rewrite to the stage "stabilize"
@@ -131,6 +132,7 @@ __all__ = [
     "NoneTypeT",
     "ParameterValueError",
     "QuadPotentialFull",
+    "RandomVariable",
     "Reshape",
     "RewriteDatabaseQuery",
     "SamplerWarning",

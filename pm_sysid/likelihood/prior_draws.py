@@ -10,10 +10,8 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph import ancestors, vectorize_graph
-from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.type_other import NoneTypeT
 
-from pm_sysid.compat import change_dist_size, reseed_rngs
+from pm_sysid.compat import NoneTypeT, RandomVariable, change_dist_size, reseed_rngs
 from pm_sysid.environment import compiling
 from pm_sysid.likelihood.coordinates import Coordinates, added_transforms, for_each_particle
 from pm_sysid.likelihood.kept import once

@@ -574,6 +574,19 @@ def _(thing: Any) -> None:
     assert isinstance(pt.NoneConst.type, thing)
 
 
+@checks("RandomVariable")
+def _(thing: Any) -> None:
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    with pm.Model():
+        node = pm.Normal("x", 1.0, pm.HalfNormal("s"), shape=3).owner
+    assert isinstance(node.op, thing) and node.op.size_param(node).type.shape == (1,)
+    mean, std = node.op.dist_params(node)
+    many = node.op.make_node(node.inputs[0], pt.as_tensor([5, 3]), mean, std).default_output()
+    assert many.type.ndim == 2 and pm.draw(many).shape == (5, 3)
+
+
 # -- PyTensor: backends -----------------------------------------------------------------------------------------------------
 
 
