@@ -135,7 +135,7 @@ def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: Te
     for name in names:
         at = _places(header, name)[0]
         cells, start = [row[at] for row in rows], first + 1
-        dates = _seconds(cells) if name == time else None
+        dates = _seconds(path, name, cells, start) if name == time else None
         # A time of zero is one, also where zero marks a value that is missing.
         own = frozenset(t for t in tokens if not _is_number(t, decimal)) if name == time else tokens
         result[name] = _numbers(path, name, cells, start, decimal, own, unit_lines) if dates is None else dates
@@ -304,18 +304,29 @@ def _number(cell: str, decimal: str) -> float:
     return float(cell)
 
 
-def _seconds(cells: list[str]) -> FloatArray | None:
+def _seconds(path: PathLike, name: str, cells: list[str], start: int) -> FloatArray | None:
     """Seconds from the first of ISO dates; None if the first cell is no date."""
-    try:
-        float(cells[0].replace(",", "."))
+    if not _is_date(cells[0]) or _is_number(cells[0].replace(",", "."), "."):  # 20240131 may be either, and is a number
         return None
+    first, seconds = datetime.fromisoformat(cells[0].strip()), np.empty(len(cells))
+    for i, cell in enumerate(map(str.strip, cells)):
+        try:
+            seconds[i] = (datetime.fromisoformat(cell) - first).total_seconds()
+        except (ValueError, TypeError):
+            what = "has a time zone, or none, unlike" if _is_date(cell) else "is no date such as"
+            raise ValueError(
+                f"line {start + i} of {path} has {cell!r} in column {name!r}, which {what} {cells[0].strip()!r} in line "
+                f"{start}; correct it, or leave the row out"
+            ) from None
+    return seconds
+
+
+def _is_date(cell: str) -> bool:
+    try:
+        datetime.fromisoformat(cell.strip())
     except ValueError:
-        pass
-    try:
-        stamps = [datetime.fromisoformat(cell.strip()) for cell in cells]
-        return np.array([(stamp - stamps[0]).total_seconds() for stamp in stamps])
-    except (ValueError, TypeError):
-        return None
+        return False
+    return True
 
 
 # -- MATLAB -----------------------------------------------------------------------------------------------------------

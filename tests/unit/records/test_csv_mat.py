@@ -111,6 +111,22 @@ def test_dates_become_seconds(file: Path, stamps: list[str]) -> None:
     assert_allclose(record.t, [0.0, 0.5])
 
 
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (
+            "2024-13-01T00:00:02",
+            "'2024-13-01T00:00:02' in column 't', which is no date such as '2024-02-28T00:00:00' in line 2",
+        ),
+        ("", "'' in column 't', which is no date such as"),
+        ("2024-02-28T00:00:02Z", "has a time zone, or none, unlike '2024-02-28T00:00:00' in line 2; correct it"),
+    ],
+)
+def test_the_line_of_a_wrong_date_is_named(file: Path, cell: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"line 4 of .*{message}"):
+        read(file, f"t,F,z\n2024-02-28T00:00:00,1,2\n2024-02-28T00:00:01,1,2\n{cell},3,4\n", outputs="z")
+
+
 def test_all_digits_are_read(file: Path) -> None:
     values = np.random.default_rng(0).normal(size=(50, 3)) * 10.0 ** np.arange(-5, 10, 5)
     rows = "\n".join(",".join(map(repr, [float(i), *row])) for i, row in enumerate(values.tolist()))
