@@ -78,8 +78,8 @@ def test_a_posterior_without_maximum_is_said_so():
 def test_a_model_is_compiled_once_for_all_its_data(monkeypatch):
     """New data and another start: no new compilation; another potential: one."""
     calls = []
-    compiled = PosteriorFunctions._compiled_gradients
-    monkeypatch.setattr(PosteriorFunctions, "_compiled_gradients", lambda self: calls.append(self) or compiled(self))
+    compiled = PosteriorFunctions._compiled_gradient
+    monkeypatch.setattr(PosteriorFunctions, "_compiled_gradient", lambda self: calls.append(self) or compiled(self))
     with pm.Model():
         x = pm.Normal("x", 0.0, 10.0)
         data = pm.Data("data", [1.0, 3.0])
