@@ -168,7 +168,7 @@ def _given(rv: Any, drawn: dict[Any, Any], draws: Any) -> Any:
         return vectorize_graph(rv, drawn)
     size, params = node.op.size_param(node), vectorize_graph(list(node.op.dist_params(node)), drawn)
     if not isinstance(size.type, NoneTypeT):
-        size = pt.concatenate([pt.stack([draws]), size])
+        size = (draws, *size)  # each by itself: PyTensor then knows which of them are one
     return node.op.make_node(node.inputs[0], size, *params).default_output()
 
 

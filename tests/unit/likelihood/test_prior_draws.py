@@ -101,7 +101,7 @@ def test_particles_of_one_compiled_function_are_those_of_the_prior() -> None:
 def hierarchy() -> None:
     scale = pm.HalfNormal("scale")
     k = pm.Normal("k", 0.0, scale, shape=3)  # PyTensor looks at the first parameter alone where a size is given
-    pm.Gamma("g", mu=pm.math.exp(k[:2]), sigma=scale)
+    pm.Gamma("g", alpha=2.0, beta=pm.math.exp(k[:2]))
 
 
 def correlated() -> None:
@@ -110,7 +110,14 @@ def correlated() -> None:
     pm.LogNormal("y", mean[0], scale, shape=(2, 2))
 
 
-@pytest.mark.parametrize("prior", [hierarchy, correlated])
+def ones() -> None:
+    scale = pm.HalfNormal("scale", shape=1)
+    k = pm.Normal("k", 0.0, scale, shape=(1,))
+    pm.Normal("x", k * np.arange(3.0), 1.0)
+    pm.Normal("y", 0.0, pm.math.exp(k) + np.arange(3.0), shape=(2, 3))
+
+
+@pytest.mark.parametrize("prior", [hierarchy, correlated, ones])
 def test_what_is_drawn_from_other_variables_is_drawn_together(prior: Callable[[], None]) -> None:
     with pm.Model() as model:
         prior()
@@ -120,6 +127,7 @@ def test_what_is_drawn_from_other_variables_is_drawn_together(prior: Callable[[]
     drawn = coordinates.unconstrained({name: each[name] for name in (rv.name for rv in model.free_RVs)})
     graphs = prior_draws._together(model.free_RVs, prior_draws._unconstrained(model), 4000)
     assert graphs is not None and found.shape == drawn.shape
+    assert Prior(model).particles(4000, np.random.default_rng(3)).shape == drawn.shape
     for a, b in zip(found.T, drawn.T, strict=True):
         assert scipy.stats.ks_2samp(a, b).pvalue > 1e-3
     pairs = [np.array([a * b for i, a in enumerate(np.abs(rows.T)) for b in rows.T[i:]]) for rows in (found, drawn)]
