@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pymc.distributions.censored import CensoredRV  # class of the random variable of pm.Censored
+from pymc.distributions.custom import CustomDistRV  # operation: distribution by a function of the user
 from pymc.distributions.shape_utils import change_dist_size  # a random variable with more dimensions
 from pymc.distributions.simulator import SimulatorRV  # class of the random variable of pm.Simulator
 from pymc.distributions.transforms import _default_transform as default_transform  # that of a distribution, by its class
@@ -116,6 +117,7 @@ __all__ = [
     "Competence",
     "CpuLeapfrogIntegrator",
     "CumOp",
+    "CustomDistRV",
     "DimShuffle",
     "Dot",
     "Elemwise",

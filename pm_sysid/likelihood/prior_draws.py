@@ -11,7 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph import ancestors, vectorize_graph
 
-from pm_sysid.compat import NoneTypeT, RandomVariable, change_dist_size, reseed_rngs
+from pm_sysid.compat import CustomDistRV, NoneTypeT, RandomVariable, change_dist_size, reseed_rngs
 from pm_sysid.environment import compiling
 from pm_sysid.likelihood.coordinates import Coordinates, added_transforms, for_each_particle
 from pm_sysid.likelihood.kept import once
@@ -164,6 +164,8 @@ def _given(rv: Any, drawn: dict[Any, Any], draws: Any) -> Any:
     PyTensor gives a variable whose size is known more of them where its first parameter is one of many, and no other.
     """
     node = rv.owner
+    if isinstance(node.op, CustomDistRV):
+        raise NotImplementedError("a function of the user's own may not take many parameters at a time")
     if not isinstance(node.op, RandomVariable):
         return vectorize_graph(rv, drawn)
     size, params = node.op.size_param(node), vectorize_graph(list(node.op.dist_params(node)), drawn)

@@ -574,6 +574,14 @@ def _(thing: Any) -> None:
     assert isinstance(pt.NoneConst.type, thing)
 
 
+@checks("CustomDistRV")
+def _(thing: Any) -> None:
+    import pymc as pm
+
+    own = pm.CustomDist.dist(0.0, random=lambda m, rng=None, size=None: m + rng.normal(size=size), shape=2)
+    assert isinstance(own.owner.op, thing)
+
+
 @checks("RandomVariable")
 def _(thing: Any) -> None:
     import pymc as pm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -133,6 +134,20 @@ def test_what_is_drawn_from_other_variables_is_drawn_together(prior: Callable[[]
     pairs = [np.array([a * b for i, a in enumerate(np.abs(rows.T)) for b in rows.T[i:]]) for rows in (found, drawn)]
     for a, b in zip(*pairs, strict=True):
         assert scipy.stats.ks_2samp(a, b).pvalue > 1e-3
+
+
+def test_a_function_of_the_user_gets_one_set_of_parameters() -> None:
+    """It may look at a number, which is one for each draw."""
+
+    def random(s: np.ndarray, rng: np.random.Generator | None = None, size: Any = None) -> np.ndarray:
+        assert rng is not None
+        return (3.0 if s.ravel()[0] > 0.5 else -3.0) + rng.normal(size=size)
+
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        pm.CustomDist("x", s, random=random, logp=lambda value, s: pm.logp(pm.Normal.dist(s, 1.0), value), shape=2)
+    rows = prior_draws.free_draws(Coordinates(model), 200, 1)
+    assert np.all((rows[:, 1:].mean(axis=1) > 0) == (np.exp(rows[:, 0]) > 0.5))
 
 
 def test_particles_of_a_prior_that_is_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
