@@ -168,7 +168,10 @@ def _given(rv: Any, drawn: dict[Any, Any], draws: Any) -> Any:
         raise NotImplementedError("a function of the user's own may not take many parameters at a time")
     if not isinstance(node.op, RandomVariable):
         return vectorize_graph(rv, drawn)
-    size, params = node.op.size_param(node), vectorize_graph(list(node.op.dist_params(node)), drawn)
+    size = node.op.size_param(node)
+    if set(ancestors([size])) & drawn.keys():
+        raise NotImplementedError("a size that hangs on another variable would have it drawn twice")
+    params = vectorize_graph(list(node.op.dist_params(node)), drawn)
     if not isinstance(size.type, NoneTypeT):
         size = (draws, *size)  # each by itself: PyTensor then knows which of them are one
     return node.op.make_node(node.inputs[0], size, *params).default_output()

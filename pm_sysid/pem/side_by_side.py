@@ -199,7 +199,7 @@ def _step(searchers: Sequence[_Searcher], c: Coordinates) -> None:
     free = ~(((u <= c.lower) & (gradient > 0)) | ((u >= c.upper) & (gradient < 0)))
     size = np.where(free, np.sqrt(np.diagonal(information, axis1=1, axis2=2)), 0.0)
     # Where nothing moves the outputs, no size is known: the start lies on a plateau, and the step is zero.
-    largest = size.max(axis=1, keepdims=True)
+    largest = size.max(axis=1, keepdims=True, initial=0.0)
     size = np.where(size > 0, size, np.where(largest > 0, largest, 1.0))
     slope = np.where(free, gradient / size, 0.0)
     scaled = np.where(free[:, :, None] & free[:, None, :], information / size[:, :, None] / size[:, None, :], 0.0)
@@ -209,7 +209,7 @@ def _step(searchers: Sequence[_Searcher], c: Coordinates) -> None:
     step = -np.where(free, np.einsum("ski,si->sk", vectors, along / (values + damping)) / size, 0.0)
     trial = np.clip(u + np.where(c.positive, np.clip(step, -LONGEST, LONGEST), step), c.lower, c.upper)
     # What a whole step would gain: the part of the residuals that the derivatives reach, small steps or not.
-    reached = values > 1e-12 * values.max(axis=1, keepdims=True)
+    reached = values > 1e-12 * values.max(axis=1, keepdims=True, initial=0.0)
     whole = np.sum(np.where(reached, along**2 / np.where(reached, values, 1.0), 0.0), axis=1)
     for (s, _, _), there, gain in zip(taken, trial, whole, strict=True):
         assert s.evaluation is not None

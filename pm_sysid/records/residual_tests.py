@@ -428,8 +428,10 @@ def _standardised(v: FloatArray) -> tuple[FloatArray, np.ndarray]:
     known = ~np.isnan(v)
     there = v[known]
     away = there - there.mean()
-    filled = np.zeros(v.shape)
-    filled[known] = away / np.sqrt(np.mean(away**2))
+    filled, std = np.zeros(v.shape), np.sqrt(np.mean(away**2))
+    if not 0 < std < np.inf:  # of a constant nothing is known
+        return filled, np.zeros_like(known)
+    filled[known] = away / std
     return filled, known
 
 

@@ -163,6 +163,18 @@ def test_noise_of_one_or_two_values_is_a_doubt(n: int, seed: int) -> None:
     assert "noise_a is estimated" not in by_likelihood(beside(3, seed)).message
 
 
+def test_noise_alone_may_be_unknown() -> None:
+    """No search among equally good parameters, of which there are none."""
+    t = 0.05 * np.arange(200)
+    tone = sid.System(
+        lambda t, x, u, p: (x.v, -(6.28**2) * x.z), states=("z", "v"), params=(), observe=lambda t, x, dx, u, p: x.z
+    )
+    data = sid.TimeSeries(t, None, np.cos(6.28 * t) + 0.05 * np.random.default_rng(0).standard_normal(200))
+    options = dict(predictor=sid.ExtendedKalman(R="estimate"), objective="likelihood", random_seed=0, progressbar=False)
+    found = sid.fit_pem(tone, data, {}, x0=[1.0, 0.0], **options)
+    assert found.success and found.noise["noise_y"] == pytest.approx(0.05, rel=0.15)
+
+
 @pytest.mark.parametrize("z", [True, False])
 def test_noise_of_what_is_measured_nowhere_is_not_looked_for(z: bool) -> None:
     """It ended in errors of linear algebra, or in a noise of 1e26."""

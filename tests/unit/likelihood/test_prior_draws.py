@@ -136,6 +136,16 @@ def test_what_is_drawn_from_other_variables_is_drawn_together(prior: Callable[[]
         assert scipy.stats.ks_2samp(a, b).pvalue > 1e-3
 
 
+def test_a_size_that_hangs_on_another_variable_leaves_generators_alone() -> None:
+    """Two variables had one generator, which stayed as it was: all calls gave the same draws."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        k = pm.Normal("k", 0.0, scale, shape=3)
+        pm.Normal("x", 0.0, 1.0, shape=k.shape)
+    prior, rng = Prior(model), np.random.default_rng(0)
+    assert len({float(prior.particles(1, rng)[0, 1]) for _ in range(5)}) == 5
+
+
 def test_a_function_of_the_user_gets_one_set_of_parameters() -> None:
     """It may look at a number, which is one for each draw."""
 

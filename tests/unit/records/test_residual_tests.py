@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from pm_sysid.records.residual_tests import ljung_box, residual_tests
+from pm_sysid.records.residual_tests import correlation, ljung_box, residual_tests
 
 
 @pytest.mark.slow
@@ -30,3 +30,13 @@ def test_few_missing_values_change_little() -> None:
     p = ljung_box(e, 25).p
     e[[20, 80]] = np.nan
     assert ljung_box(e, 25).p == pytest.approx(p, abs=0.15)
+
+
+def test_of_a_constant_nothing_is_known() -> None:
+    r, pairs = correlation(np.ones(5), np.arange(5.0), [0, 1])
+    np.testing.assert_array_equal(r, 0.0)
+    np.testing.assert_array_equal(pairs, 0.0)
+    e = np.zeros(200)
+    e[60:62] = 1.0, 2.0
+    apart = residual_tests(e, None, 5).apart
+    assert apart is not None and (apart.start, apart.stop) == (60, 62)
