@@ -63,6 +63,8 @@ def followed(
     """
     rest = ~objective.layout.positive
     ends, points, going_on = [np.empty((0, x.size))], 0, np.empty((0, x.size))
+    if not rest.any():
+        return ends[0], points
     for process in PROCESS:
         target = following(objective, x, process)
         if target is None:

@@ -173,6 +173,8 @@ def test_noise_alone_may_be_unknown() -> None:
     options = dict(predictor=sid.ExtendedKalman(R="estimate"), objective="likelihood", random_seed=0, progressbar=False)
     found = sid.fit_pem(tone, data, {}, x0=[1.0, 0.0], **options)
     assert found.success and found.noise["noise_y"] == pytest.approx(0.05, rel=0.15)
+    wrong = sid.fit_pem(tone, data.replace(y=np.cos(8.0 * t)), {}, x0=[1.0, 0.0], **options)
+    assert not wrong.success or "not white" in wrong.message
 
 
 @pytest.mark.parametrize("z", [True, False])
