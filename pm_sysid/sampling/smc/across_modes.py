@@ -7,6 +7,7 @@ error that does not depend on the way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,15 +24,24 @@ from pm_sysid.sampling.smc.seen_draws import Seen, nothing
 EACH, MOST, ROUNDS = 8, 40_000, 4
 #: Draws that proposals are fitted to, beside the particles.
 FITTED = 2000
+#: Powers of the density that proposals follow one after the other before that; draws of each, as a part of those of a later
+#: one, and at least; the part of the later ones that is wide, and the power that this part follows.
+POWERS, OF_COUNT, LEAST_WIDE, WIDE, WIDTH = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 8, 1 / 4), 1 / 8, 2000, 0.2, 1 / 4
 #: Part of the proposals that begin at the modes, each mode's least part of these, and how much wider than Laplace's they are.
 AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
 #: Degrees of freedom of the proposals, and effective share of their draws with which they are good enough.
 FREEDOM, EFFECTIVE = 5.0, 0.1
+#: Pareto shape of the weights of all draws with which these are enough.
+EVEN = 0.5
 #: Particles at which the proposals must not be too thin, and how many times denser the posterior may be there.
 LOOKED, REACH = 2000, 20.0
 #: Standard deviations that a mean, and share that a standard deviation may be off without the draws being replaced; standard
 #: errors that they may be off, if each of so many draws counts.
 OFF, ERRORS, EACH_OF = 0.1, 3.0, 4
+#: Shares of where the posterior is densest beside what is fitted to particles, and standard errors that particles may be off.
+DENSEST, SURE = (0.2, 0.1, 0.05, 0.02), 4.0
+
+type Units = Callable[[np.ndarray], np.ndarray]
 
 
 class AcrossModes(NamedTuple):
@@ -45,18 +55,23 @@ class AcrossModes(NamedTuple):
         Component of the proposals that each most likely came from.
     estimate : Estimate
         Of the normalising constant of prior times likelihood.
+    lacking : bool
+        Whether the particles hold another share, by more than chance, of where the posterior is much denser than what is fitted
+        to them.
     """
 
     x: np.ndarray
     log_weights: np.ndarray
     region: np.ndarray
     estimate: Estimate
+    lacking: bool
 
-    def moved(self, draws: np.ndarray) -> bool:
-        """Whether means or standard deviations of draws (N, d) are others than those of the weighted draws."""
-        weights = normalised(self.log_weights)
-        mean = weights @ self.x
-        sd = np.sqrt(weights @ (self.x - mean) ** 2)
+    def moved(self, draws: np.ndarray, units: Units = lambda x: x) -> bool:
+        """Whether means or standard deviations of draws (N, d) are others than those of the weighted draws, in some units."""
+        held = self.log_weights > -np.inf
+        weights, x, draws = normalised(self.log_weights[held]), units(self.x[held]), units(draws)
+        mean = weights @ x
+        sd = np.sqrt(weights @ (x - mean) ** 2)
         limit = max(OFF, ERRORS * np.sqrt(EACH_OF / len(draws))) * sd
         return bool(np.any((np.abs(draws.mean(axis=0) - mean) > limit) | (np.abs(draws.std(axis=0) - sd) > limit)))
 
@@ -113,19 +128,23 @@ def across_modes(
     """
     count = min(EACH * len(draws), MOST) if count is None else count
     at_modes = AT_MODES if len(points) else 0.0
-    x, seen = draws, nothing(draws.shape[1]) if seen is None else seen
+    before = nothing(draws.shape[1]) if seen is None else seen
+    seen = _from_afar(target, draws, rng, before, count)
+    _, fitted = seen.proposals[len(before.proposals)]
+    if not np.any(seen.log_density > -np.inf):
+        return None
     some = draws[rng.permutation(len(draws))[:LOOKED]]
     density_at_draws = log_posterior(target, some)
     about = np.maximum(shares, LEAST)
     roots = WIDER * np.linalg.cholesky(covariances)
-    for _ in range(ROUNDS):
-        if len(seen.z):
-            x = np.concatenate([draws, seen.picked(seen.tempered, min(len(draws), FITTED), rng)])
-        around = Mixture.fit(x, np.full(len(x), 1 / len(x)), FREEDOM, rng)
+    for round_ in range(ROUNDS):
+        around = _fitted(np.concatenate([draws, seen.picked(seen.tempered, min(len(draws), FITTED), rng)]), rng)
+        wide = _fitted(seen.picked(seen.to_power(WIDTH), FITTED, rng), rng)
+        shares_of_all = [at_modes * about / about.sum(), (1 - WIDE) * (1 - at_modes) * around.shares]
         proposal = Mixture(
-            np.concatenate([at_modes * about / about.sum(), (1 - at_modes) * around.shares]),
-            np.concatenate([points, around.means]),
-            np.concatenate([roots, around.roots]),
+            np.concatenate([*shares_of_all, WIDE * (1 - at_modes) * wide.shares]),
+            np.concatenate([points, around.means, wide.means]),
+            np.concatenate([roots, around.roots, wide.roots]),
             FREEDOM,
         )
         z = proposal.draw(count, rng)
@@ -136,9 +155,50 @@ def across_modes(
             return None
         # Even weights may be those of a part: what the particles hold must be within reach, too.
         reached = np.max(density_at_draws - seen.mixture(some)) <= estimate.value + np.log(REACH)
-        if latest.believable and latest.efficiency >= EFFECTIVE and estimate.believable and reached:
-            found = seen.evidence(latest)
-            if proposal.components > 1:  # there may be other modes, and those that hold less are not looked for
+        fits = latest.efficiency >= EFFECTIVE and estimate.believable and reached
+        # At an edge a few of the last draws may be far too heavy time and again, which all draws together show not to be so.
+        enough = round_ == ROUNDS - 1 and estimate.pareto_k <= EVEN and estimate.efficiency >= EFFECTIVE
+        if fits and (latest.believable or enough):
+            found = seen.evidence(latest) if latest.believable else seen.evidence(latest, by_all=True)
+            if len(points) > 1 or around.components > 1:  # there may be other modes, and those that hold less are not looked for
                 found = found._replace(error=float(np.hypot(found.error, MATTERS)))
-            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found)
+            lacking = _lacking(seen.log_density - fitted(seen.z), seen.log_weights, density_at_draws - fitted(some))
+            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found, lacking)
     return None
+
+
+def _from_afar(target: Target, draws: np.ndarray, rng: np.random.Generator, seen: Seen, count: int) -> Seen:
+    """What draws of proposals have seen that follow powers of the density below one, and then the density again.
+
+    Where a branch of the posterior is long and thin, few particles are in it, and what is fitted to them leaves it out. Of a
+    small power of the density it is a larger part, and thicker.
+    """
+    particles = draws[rng.permutation(len(draws))[:FITTED]]
+    for power in (None, *POWERS):  # at first around the particles: of what prior draws have seen, a power may leave one
+        x = particles if power is None else np.concatenate([particles, seen.picked(seen.to_power(power), FITTED, rng)])
+        proposal = _fitted(x, rng)
+        z = proposal.draw(max(LEAST_WIDE, int(OF_COUNT * count)), rng)
+        seen = seen.with_draws(z, log_posterior(target, z), proposal.logpdf)
+        if not np.any(seen.log_density > -np.inf):
+            break
+    return seen
+
+
+def _lacking(denser: np.ndarray, log_weights: np.ndarray, at_draws: np.ndarray) -> bool:
+    """Whether draws hold less than they should of where the posterior is densest beside what was fitted to them.
+
+    ``denser`` is the logarithm of that ratio at weighted draws (M,), and ``at_draws`` at those to which it was fitted (N,).
+    """
+    weights, order = normalised(log_weights), np.argsort(-denser)
+    cumulated = np.cumsum(weights[order])
+    for share in DENSEST:
+        last = order[np.searchsorted(cumulated, share)]
+        sd = np.sqrt(share * (1 - share) * (EACH_OF / len(at_draws) + np.sum(weights**2)))
+        if share - np.mean(at_draws >= denser[last]) > SURE * sd:
+            return True
+    return False
+
+
+def _fitted(x: np.ndarray, rng: np.random.Generator) -> Mixture:
+    """Proposal that follows points (N, d), which count alike."""
+    return Mixture.fit(x, np.full(len(x), 1 / len(x)), FREEDOM, rng)

@@ -53,8 +53,12 @@ class Seen(NamedTuple):
     @property
     def log_weights(self) -> np.ndarray:
         """Log weights (M,), whose mean is the evidence."""
+        return self.to_power(1.0)
+
+    def to_power(self, power: float) -> np.ndarray:
+        """Log weights (M,) of draws of a power of prior times likelihood; of the first power, their mean is the evidence."""
         with np.errstate(invalid="ignore"):
-            weights = self.log_density - self.log_proposal + np.log(len(self.z))
+            weights = power * self.log_density - self.log_proposal + np.log(len(self.z))
         result: np.ndarray = np.where(self.log_density > -np.inf, weights, -np.inf)
         return result
 
@@ -83,13 +87,16 @@ class Seen(NamedTuple):
         parts = [np.log(count / len(self.z)) + density(z) for count, density in self.proposals]
         return np.asarray(scipy.special.logsumexp(parts, axis=0))
 
-    def evidence(self, last: Estimate) -> Estimate:
+    def evidence(self, last: Estimate, by_all: bool = False) -> Estimate:
         """Evidence by the ``last`` proposal's draws alone, with an error that is at least the distance to that of all draws.
 
         Proposals that are fitted to draws which count themselves give an evidence that is a little too low. Nothing is fitted
-        to the last draws.
+        to the last draws. Where their weights are not to be believed it is that of all draws (``by_all``), with an error that
+        is at least the same distance.
         """
-        return last._replace(error=max(last.error, abs(last.value - importance(self.log_weights).value)))
+        of_all = importance(self.log_weights)
+        taken = of_all if by_all else last
+        return taken._replace(error=max(taken.error, abs(last.value - of_all.value)))
 
     def picked(self, log_weights: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draws (count, d) by some log weights (M,), which count alike."""

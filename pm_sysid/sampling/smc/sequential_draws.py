@@ -117,7 +117,6 @@ def sequential_draws(
         reasons += lost(final(statistics))
     if reasons:
         statistics.attrs["doubt"] = " ".join(reasons)
-        _log.warning("IBIS: %s", statistics.attrs["doubt"])
     if "particles" in statistics:
         particles = Coordinates(model).dataset(statistics["particles"].values, ["chain", "stage", "draw"])
         idata["stages"] = xr.DataTree(particles.assign(time_index=statistics["time_index"]))
@@ -127,6 +126,8 @@ def sequential_draws(
         points = PART * np.nanmax(statistics["evaluations"].values, axis=1).sum() / kernels[0].sequential.target.n_samples
         for line in weighed(idata, kernels[0].sequential.target, generator_of(x), count=max(LEAST, int(points))).said:
             _log.info("IBIS: %s.", line)
+    if doubt := stages(idata).attrs.get("doubt"):
+        _log.warning("IBIS: %s", doubt)
     return idata
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,11 @@ MOSTLY = 0.4
 GOOD_FIT = 0.25
 #: Survivors of one sample that are too few to explore from.
 FEW = 20
+#: What is said where no proposal fits, and the Pareto shape of its weights.
+UNFIT = (
+    "No independent proposal fits the posterior (Pareto k {}), and the evidence comes from a bridge between proposals and "
+    "particles. Take more draws, or other parameters."
+)
 
 
 def stages(idata: xr.DataTree) -> xr.Dataset:
@@ -185,10 +191,7 @@ def doubts(statistics: xr.Dataset) -> list[str]:
             "evidence: a region of the posterior may have been lost on the way. Take more draws."
         )
     if np.any(last["pareto_k"].values > GOOD_K):
-        reasons.append(
-            f"No independent proposal fits the posterior (Pareto k {np.nanmax(last['pareto_k'].values):.2f}), and the evidence "
-            "comes from a bridge between proposals and particles. Take more draws, or other parameters."
-        )
+        reasons.append(UNFIT.format(f"{np.nanmax(last['pareto_k'].values):.2f}"))
     if np.any(last["memory"].values > STUCK):
         reasons.append(
             f"The particles of the last stage have hardly moved (correlation {np.nanmax(last['memory'].values):.2f} with where "
@@ -235,6 +238,19 @@ def doubt_evidence(idata: xr.DataTree, reasons: Sequence[str]) -> None:
     statistics = stages(idata)
     known = str(statistics.attrs.get("doubt", ""))
     statistics.attrs["doubt"] = " ".join([*filter(None, [known]), *(r for r in reasons if r not in known)])
+    idata["sample_stats"] = xr.DataTree(statistics)
+
+
+def found_to_fit(idata: xr.DataTree, pareto_k: float) -> None:
+    """Withdraw what was said where no proposal fitted the posterior, since one does, whose weights have this Pareto shape."""
+    statistics = stages(idata).copy()
+    if "pareto_k" in statistics:
+        is_last = statistics["stage"] == statistics["time_index"].notnull().sum("stage") - 1
+        statistics["pareto_k"] = statistics["pareto_k"].where(~is_last, np.minimum(statistics["pareto_k"], pareto_k))
+    if said := str(statistics.attrs.pop("doubt", "")):
+        unfit = re.escape(UNFIT).replace(re.escape("{}"), r"[-\d.a-z]+")
+        if rest := " ".join(re.sub(unfit, "", said).split()):
+            statistics.attrs["doubt"] = rest
     idata["sample_stats"] = xr.DataTree(statistics)
 
 

@@ -7,12 +7,14 @@ of the sequential ones.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from pm_sysid.idata import group
+from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.likelihood.prior_draws import constrained, draw_prior_and_mass
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.across_modes import across_modes, draws_near
@@ -20,7 +22,7 @@ from pm_sysid.sampling.smc.evidence import Estimate
 from pm_sysid.sampling.smc.natural_units import NaturalUnits
 from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
 from pm_sysid.sampling.smc.seen_draws import FROM_PRIOR, of_prior
-from pm_sysid.sampling.smc.stages import final, log_evidence, replace_evidence, stages, widen_evidence
+from pm_sysid.sampling.smc.stages import final, found_to_fit, log_evidence, replace_evidence, stages, widen_evidence
 from pm_sysid.sampling.smc.turns import turns_about
 
 #: Draws of the prior for each of a proposal, and fewest that tell the share of the prior that potentials leave.
@@ -81,7 +83,9 @@ def weighed(
     found = across_modes(target, x, points, covariances, shares, rng, seen, count)
     if found is None:
         return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
-    moved, estimate = found.moved(x), found.estimate
+    found_to_fit(idata, found.estimate.pareto_k)
+    moved = found.moved(x) or found.moved(x, partial(_natural, coordinates)) or found.lacking
+    estimate = found.estimate
     if constrained(coordinates):  # the evidence is that of the prior that is left
         mass = draw_prior_and_mass(coordinates, max(len(x), OF_MASS), rng)[1]
         estimate = estimate._replace(value=estimate.value - mass.log, error=float(np.hypot(estimate.error, mass.error)))
@@ -99,6 +103,14 @@ def weighed(
         where = "around the modes" if modes else "by weights"
         said.append(f"the draws are taken {where}, since those of the sequential run hold other shares of the posterior")
     return Weighed(tuple(said))
+
+
+def _natural(coordinates: Coordinates, x: np.ndarray) -> np.ndarray:
+    """Points (N, d) of unconstrained space as the values of the model's free variables, a column for each element.
+
+    A tail of values is none of their logarithms.
+    """
+    return np.concatenate([v.reshape(len(x), -1) for v in coordinates.constrained(x).values()], axis=1)
 
 
 def with_evidence(idata: xr.DataTree, estimate: Estimate) -> list[str]:

@@ -52,6 +52,51 @@ def test_shares_moments_and_evidence_whatever_the_particles_hold(near_second: in
     assert len(np.unique(np.concatenate([d[:, 0] for d in draws]))) > 2000
 
 
+class Stop:
+    """A gap g and a stiffness exp(s) of a stop that is seldom touched: known is only exp(s) (1 - g)^1.5.
+
+    The closer the gap comes to 1, the stiffer the stop may be, and the thinner the branch is.
+    """
+
+    def log_prior(self, x: np.ndarray) -> np.ndarray:
+        return norm.logpdf(x[:, 0], 0.5, 0.5) + norm.logpdf(x[:, 1], 1.0, 1.0)
+
+    def log_likelihood(self, x: np.ndarray) -> np.ndarray:
+        pushed = np.exp(x[:, 1]) * np.maximum(1 - x[:, 0], 0.0) ** 1.5
+        return np.asarray(norm.logpdf(pushed, 0.2, 0.03))
+
+    def exact(self, gap: float) -> tuple[np.ndarray, np.ndarray]:
+        """A grid's points (N, 2) and weights (N,), without what lies beyond a gap."""
+        x = np.stack(np.meshgrid(np.linspace(-2, 1, 1501), np.linspace(-5, 7, 1201), indexing="ij"), axis=-1).reshape(-1, 2)
+        weights = np.exp(self.log_prior(x) + self.log_likelihood(x)) * (x[:, 0] <= gap)
+        return x, weights
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_thin_branch_that_particles_have_lost(seed: int) -> None:
+    """The particles hold nothing of the last tenth of the gap, which is 5.6 % of the posterior."""
+    target, rng = Stop(), np.random.default_rng(seed)
+    x, weights = target.exact(1.0)
+    _, held = target.exact(0.9)
+    particles = x[rng.choice(len(x), 2000, p=held / held.sum())] + rng.uniform(-0.001, 0.001, (2000, 2))
+    found = across_modes(cast(Any, target), particles, np.empty((0, 2)), np.empty((0, 2, 2)), np.empty(0), rng, count=1000)
+    assert found is not None and found.lacking
+    by_weights = np.exp(found.log_weights - found.log_weights.max())
+    share = by_weights[found.x[:, 0] > 0.9].sum() / by_weights.sum()
+    assert share == pytest.approx(1 - held.sum() / weights.sum(), rel=0.2)
+    log_evidence = np.log(weights.sum() * (3 / 1500) * (12 / 1200))
+    assert found.estimate.value == pytest.approx(log_evidence, abs=4 * found.estimate.error)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_particles_that_hold_all_of_it_lack_nothing(seed: int) -> None:
+    target, rng = Stop(), np.random.default_rng(seed)
+    x, weights = target.exact(1.0)
+    particles = x[rng.choice(len(x), 2000, p=weights / weights.sum())] + rng.uniform(-0.001, 0.001, (2000, 2))
+    found = across_modes(cast(Any, target), particles, np.empty((0, 2)), np.empty((0, 2, 2)), np.empty(0), rng, count=1000)
+    assert found is not None and not found.lacking and not found.moved(particles)
+
+
 def test_which_modes_have_draws() -> None:
     rng = np.random.default_rng(0)
     covariances = np.array([np.diag(s**2) for s in SDS])

@@ -21,9 +21,13 @@ from pm_sysid.sampling.smc.weighed import KnownModes, weighed, with_evidence
 LEVEL, NOISE, PRIOR = 1.0, 0.1, (0.3, 0.5)
 
 
+def record() -> np.ndarray:
+    return np.asarray(LEVEL**2 + NOISE * np.random.default_rng(3).standard_normal(20))
+
+
 def unsigned() -> tuple[pm.Model, float, float]:
     """A model, the share of the posterior below zero, and the log evidence."""
-    y = LEVEL**2 + NOISE * np.random.default_rng(3).standard_normal(20)
+    y = record()
     with pm.Model() as model:
         a = pm.Normal("a", *PRIOR)
         pm.Normal("y", a**2, NOISE, observed=y)
@@ -40,7 +44,9 @@ def run_of(below: float, log_evidence: float, error: float = 0.01) -> xr.DataTre
     table = {"time_index": 20.0, "log_evidence": log_evidence, "log_evidence_se": error}
     table |= {"log_product": log_evidence, "log_marginal_likelihood": log_evidence}
     statistics = xr.Dataset({k: (("chain", "stage"), np.full((2, 1), v)) for k, v in table.items()}).assign_coords(stage=[0])
-    posterior = xr.Dataset({"a": (("chain", "draw"), sign * (LEVEL + 0.01 * rng.standard_normal(shape)))})
+    mean = np.sqrt(record().mean())
+    sd = NOISE / np.sqrt(20) / (2 * mean)
+    posterior = xr.Dataset({"a": (("chain", "draw"), sign * (mean + sd * rng.standard_normal(shape)))})
     return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": statistics})
 
 
