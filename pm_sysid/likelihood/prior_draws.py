@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph import ancestors, vectorize_graph
+from pytensor.graph import ancestors, clone_replace, vectorize_graph
 
 from pm_sysid.compat import CustomDistRV, NoneTypeT, RandomVariable, change_dist_size, reseed_rngs
 from pm_sysid.environment import compiling
@@ -125,9 +125,9 @@ def _free_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Col
 
 
 def _drawn_columns(coordinates: Coordinates, draws: int, random_seed: Any) -> Columns:
-    model, values = coordinates.model, _unconstrained(coordinates.model)
+    variables, values = _conditioned(coordinates.model)
     # A variable of the prior may be drawn from another one: all are drawn together.
-    many = _together(model.free_RVs, values, draws) if draws > 1 else None
+    many = _together(variables, values, draws) if draws > 1 else None
     if many is not None:
         # NumPy draws arrays as fast as compiled code does, and nothing need be compiled.
         with compiling:
@@ -142,6 +142,20 @@ def _unconstrained(model: pm.Model) -> list[Any]:
     transforms = [model.rvs_to_transforms[rv] for rv in model.free_RVs]
     pairs = zip(model.free_RVs, transforms, strict=True)
     return [rv if transform is None else transform.forward(rv, *rv.owner.inputs) for rv, transform in pairs]
+
+
+def _conditioned(model: pm.Model) -> tuple[list[Any], list[Any]]:
+    """Free variables, and their graphs in unconstrained space, below observed variables by what has been observed.
+
+    Drawn anew, an observed variable would take the free one away from where its density is.
+    """
+    variables, values = list(model.free_RVs), _unconstrained(model)
+    above = set(ancestors(variables)) & set(model.observed_RVs)
+    if not above:
+        return variables, values
+    data = {rv: model.rvs_to_values[rv].astype(rv.dtype) for rv in above}
+    both = clone_replace([*variables, *values], replace=data, rebuild_strict=False)
+    return both[: len(variables)], both[len(variables) :]
 
 
 def _together(variables: Sequence[Any], values: Sequence[Any], draws: Any) -> list[Any] | None:
@@ -192,9 +206,10 @@ class Prior:
         self.model, self.coordinates = model, Coordinates(model)
         self.names = [rv.name for rv in model.free_RVs]
         self.others = [rv.name for rv in model.observed_RVs] if observed else []
-        variables = [*model.free_RVs, *(model.observed_RVs if observed else [])]
+        free, values = (list(model.free_RVs), _unconstrained(model)) if observed else _conditioned(model)
+        variables = [*free, *(model.observed_RVs if observed else [])]
         with compiling:  # unconstrained values, too: they tell whether a draw obeys the constraints
-            self._draw, updates = pm.compile([], [*variables, *_unconstrained(model)], return_updates=True)
+            self._draw, updates = pm.compile([], [*variables, *values], return_updates=True)
         self._rngs = list(updates)
 
     def draw(self, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -249,7 +264,7 @@ class Prior:
     def _many(self) -> tuple[Callable[[int], Columns], list[Any]] | None:
         """Function of the number of draws to columns, and its generators; None where each has to be drawn by itself."""
         number = pt.lscalar("draws")
-        graphs = _together(self.model.free_RVs, _unconstrained(self.model), number)
+        graphs = _together(*_conditioned(self.model), number)
         if graphs is None:
             return None
         with compiling:  # in NumPy, as in _drawn_columns

@@ -221,3 +221,28 @@ def test_transforms_that_take_no_draw_are_refused() -> None:
         pm.Normal("x", transform=pm.distributions.transforms.Interval(50.0, 60.0), initval=55.0)
     with pytest.raises(ValueError, match="obey the model's potentials and transforms"):
         draw_prior(Coordinates(model), 10, 1)
+
+
+def below_an_observed_one(how: str) -> pm.Model:
+    """The prior of x is what an observed value makes it, whichever way it is observed."""
+    with pm.Model() as model:
+        x_of = pm.Normal("y", pm.Normal("level"), 0.5, observed=3.0 if how == "at once" else None)
+        pm.Normal("x", x_of, 0.1)
+    return model if how == "at once" else pm.observe(model, {"y": 3.0})
+
+
+@pytest.mark.parametrize("how", ["at once", "by pm.observe"])
+def test_what_is_below_an_observed_variable_follows_its_value(how: str) -> None:
+    model = below_an_observed_one(how)
+    place = [rv.name for rv in model.free_RVs].index("x")
+    rng = np.random.default_rng(1)
+    all_ways = [
+        draw_prior(Coordinates(model), 2000, 1)[:, place],
+        Prior(model).particles(2000, rng)[:, place],
+        Prior(model).draw(200, rng)["x"],
+    ]
+    for x in all_ways:
+        assert abs(x.mean() - 3.0) < 0.04 and 0.085 < x.std() < 0.115
+    # With what it makes the observed ones, all are drawn anew.
+    drawn = Prior(model, observed=True).draw(200, rng)
+    assert np.std(drawn["y"]) > 0.8 and np.std(drawn["x"] - drawn["y"]) < 0.12
