@@ -22,17 +22,21 @@ from pm_sysid.sampling.smc.stages import widen_evidence
 
 #: How far draws of the prior put the log evidence above that of a sampler by chance in one case of twenty at most.
 SURPRISE = 3.0
+#: Draws where a hundred leave a shift near its limit, and standard errors by which a change of the evidence may be larger.
+MANY, CHANCE = 1000, 2.0
 
 
 class Judgement(NamedTuple):
     """What is linearised and what that costs, in words (empty if nothing is), and what speaks against the draws.
 
-    What is ``unknown`` was not measured, and no error of the evidence covers it.
+    What is ``unknown`` was not measured, and no error of the evidence covers it. A ``remark`` speaks against nothing, and is
+    worth a reader's while.
     """
 
     verdict: str
     reasons: list[str]
     unknown: str = ""
+    remark: str = ""
 
 
 class Linearised:
@@ -61,11 +65,14 @@ class Linearised:
         if not linearises_initial_state(view):
             return Judgement("", [])
         check = check_initial_state(idata, model=view.model, name=view.name)
+        if check.level == "look":  # near the limit, a hundred draws do not tell on which side
+            check = check_initial_state(idata, model=view.model, name=view.name, draws=MANY)
         if sequential and np.isfinite(check.evidence):
-            widen_evidence(idata, abs(check.evidence))
+            widen_evidence(idata, abs(check.evidence) + CHANCE * check.evidence_error)
         reasons = [check.verdict] if check.level == "bad" else []
         said = f"the initial state of {view.name!r} is marginalised linearised: {check.verdict}"
-        return Judgement(said, [*reasons, *self._ruled_out(idata, evidence, check, sequential)])
+        remark = check.verdict if check.level == "look" else ""
+        return Judgement(said, [*reasons, *self._ruled_out(idata, evidence, check, sequential)], remark=remark)
 
     def _processes(self, idata: xr.DataTree, sequential: bool) -> Judgement:
         """Judge draws by particles in the place of the linearisation about processes (and an uncertain initial state)."""
@@ -78,7 +85,8 @@ class Linearised:
         if sequential:
             widen_evidence(idata, check.error)
         said = f"the filter {view.name!r} linearises about processes: {check.verdict}"
-        return Judgement(said, [check.verdict] if check.level == "bad" else [])
+        remark = check.verdict if check.level == "look" else ""
+        return Judgement(said, [check.verdict] if check.level == "bad" else [], remark=remark)
 
     def _ruled_out(self, idata: xr.DataTree, evidence: float, check: InitialStateCheck, sequential: bool) -> list[str]:
         """What speaks for parameters that a linearisation has ruled out: posterior draws know nothing of them."""

@@ -196,6 +196,7 @@ class _Run:
         self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
         self.agreed = 0, 0
         self.linearised = dict[str, Linearised]()
+        self.remarks = list[str]()
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -517,7 +518,7 @@ class _Run:
 
     def _linearised(self, idata: xr.DataTree, method: str) -> tuple[list[str], list[str]]:
         """What speaks against the linearisation about uncertain initial states and processes, and what is not known of it."""
-        reasons, unknown = list[str](), list[str]()
+        reasons, unknown, self.remarks = list[str](), list[str](), list[str]()
         for name in filter_names(self.model):
             judge = self.linearised.setdefault(name, Linearised(filter_view(name, self.model), self.random_seed))
             laplace = np.nan if self.mode is None else self.mode.log_evidence
@@ -526,6 +527,7 @@ class _Run:
             if found.verdict:
                 self.say(found.verdict.rstrip("."))
             reasons += found.reasons
+            self.remarks += [found.remark] if found.remark else []
             unknown += [found.unknown] if found.unknown else []
         return reasons, unknown
 
@@ -535,7 +537,8 @@ class _Run:
         if drawn.method != "nuts" and (drawn.wrong or drawn.unknown):
             doubt_evidence(idata, [*drawn.wrong, *drawn.unknown])
         verdict = "Nothing is known against these draws." if trusted else "These draws cannot be trusted."
-        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *(self._misfits(idata) if trusted else [])])
+        remarks = [*self.remarks, *self._misfits(idata)] if trusted else []
+        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *remarks])
         self.say(verdict.rstrip("."))
         idata.attrs.update(
             verdict=verdict,

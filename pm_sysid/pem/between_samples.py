@@ -7,6 +7,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from pm_sysid.pem.filters import KalmanFilter
+from pm_sysid.pem.left_over import left_over
 from pm_sysid.pem.objective import Evaluation, Objective
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.step_error import newton_step
@@ -23,12 +24,16 @@ STEPS, HALVINGS = 3, 4
 
 
 class Between(NamedTuple):
-    """Another behaviour of the inputs between samples: by how much it is more likely, and which unknown it moves most."""
+    """Another behaviour of the inputs between samples: by how much it is more likely, and which unknown it moves most.
+
+    ``white``: whether its innovations may be white.
+    """
 
     intersample: InterSample
     gain: float
     unknown: int
     moved: float
+    white: bool = True
 
     @property
     def preferred(self) -> bool:
@@ -79,7 +84,8 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray, lower: n
         moved = np.abs(there[0] - x)[told] / stderr[told]
         gain = c.gain(there[1].value, at.value)
         if moved.max() > MOVED and gain > POSSIBLE:
-            found.append(Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max())))
+            white = not left_over(other, there[0], lower, upper).coloured
+            found.append(Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max()), white))
     return max(found, key=lambda b: (b.preferred, b.gain if b.preferred else b.moved), default=None)
 
 

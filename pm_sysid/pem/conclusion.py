@@ -24,7 +24,7 @@ from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, Samples, evened, in_common, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, changes, sizes, unseen_unknowns
-from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held
+from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held, stood_still
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
@@ -205,7 +205,7 @@ class Conclusion:
                     doubt = PUSHED
                 means = DOUBTFUL.format(doubt) if doubt else ALLOWED
                 means = DOUBTFUL.format(FED_BACK) if follows and (follows.lag <= 0 or not follows.clear) else means
-            self._words += [f"{seen}: {means}", at_a_limit(records)]
+            self._words.append(f"{seen}: {means}")
         elif p < UNEVEN and not rest.noiseless:
             self._words.append(
                 f"The noise is not of one size: it varies with the output, in time or between records (p = {p:.1g}; see "
@@ -213,6 +213,8 @@ class Conclusion:
                 "the quiet samples."
             )
         self._words += [follows.words(coloured=bool(colour or rest.coloured)) if follows else "", held(records)]
+        if not rest.noiseless:
+            self._words += [at_a_limit(records), stood_still(records)]
         if shared:
             self._words.append(
                 f"The innovations of {shared.first} and {shared.second} at one time are correlated "
@@ -370,7 +372,7 @@ class Conclusion:
         as_told = f"{names} between the samples: intersample={other.intersample!r}"
         if other.preferred:
             words = f"{as_told} explains the record better than {own!r}, e^{other.gain:.3g} times as likely; {moves}."
-            wrong = other.moved > WRONG and not rest.coloured
+            wrong = other.moved > WRONG and (other.white or not rest.coloured)
             return Lacking(other.gain, words, "Give the one that is true, or a higher sampling rate.", wrong)
         if other.counts:
             self._words.append(
@@ -383,7 +385,8 @@ class Conclusion:
         """Whether an offset, a drift or a delay of a sensor, which no unknown stands for, explains the record better."""
         if fault is None:
             return None
-        wrong = fault.sure and fault.seen.moved > WRONG and not rest.coloured
+        # As for a term: one that leaves white innovations has coloured them.
+        wrong = fault.sure and fault.seen.moved > WRONG and (fault.seen.white or not rest.coloured)
         remedy = "Correct the record (sid.detrend, a shift in time), or make it a parameter."
         return Lacking(fault.seen.gain, self._shown(fault.words, fault.seen, fault.sure), remedy, wrong)
 

@@ -71,6 +71,12 @@ class InitialStateCheck(Reweighted):
         return float(scipy.special.logsumexp(self.change) - np.log(len(self.change)))
 
     @property
+    def evidence_error(self) -> float:
+        """Standard error of that change, by the scatter between the draws."""
+        weights = np.exp(self.change - scipy.special.logsumexp(self.change))
+        return float(np.sqrt(max(np.sum(weights**2) - 1 / len(weights), 0.0)))
+
+    @property
     def verdict(self) -> str:
         """What it means, in a sentence."""
         remedy = "Make the initial state a PyMC variable (x0={...}) and sample again."

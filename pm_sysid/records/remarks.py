@@ -1,4 +1,4 @@
-"""What a record shows against how it is used: inputs that are held, outputs at a limit, innovations that inputs follow."""
+"""What a record shows against how it is used: inputs that are held, outputs that stand still, and what inputs do."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ FEWEST, STILL, ALONE = 20, 0.5, 0.9
 CHANGES = 4
 #: Samples at the largest or the smallest value: fewest, least share, and the share of them that any value between may have.
 AT_LIMIT, SHARE_AT_LIMIT, BETWEEN = 5, 0.02, 0.2
+#: Chance below which values that follow each other are not alike by chance, and the rounding of floating point numbers.
+NEVER, ROUNDING = 1e-3, 1e-12
+#: Steps before and after values that are alike which tell how often others are, and the chance from which on these are many.
+NEAR, COARSE = 5, 0.25
 #: Lags over which innovations and inputs are compared, the order of what whitens them, and the chance of following each other.
 LAGS, ORDER, FOLLOWS = 25, 5, 1e-3
 #: What comes first is clear where the other side is weaker than this share of the strongest correlation.
@@ -80,6 +84,54 @@ def at_a_limit(records: Sequence[TimeSeries]) -> str:
     if not said:
         return ""
     return f"{'; '.join(said)}: where a sensor ends there, mark them as missing (NaN), or use ODEFilter(limits=...)."
+
+
+def stood_still(records: Sequence[TimeSeries]) -> str:
+    """Outputs that keep one value over more samples than their resolution explains, as those of a logger that stood; in words.
+
+    Examples
+    --------
+    >>> t = np.linspace(0, 20, 200)
+    >>> y = np.sin(t) + 0.01 * np.random.default_rng(0).normal(size=200)
+    >>> stood = y.copy()
+    >>> stood[50:58] = stood[50]
+    >>> stood_still([TimeSeries(t, y=stood)])[:62]
+    '8 samples of y from 5.02513 on have the same value, -0.947921:'
+    >>> stood_still([TimeSeries(t, y=y)]), stood_still([TimeSeries(t, y=y.round(1))])
+    ('', '')
+    """
+    said = []
+    for record in records:
+        for name, values in zip(record.outputs, record.output_matrix.T, strict=True):
+            there = np.flatnonzero(np.isfinite(values))
+            y = values[there]
+            if len(y) < FEWEST or not np.ptp(y) > 0:
+                continue
+            steps = np.diff(y)
+            ends = np.flatnonzero(steps != 0)
+            lengths = np.diff(np.concatenate([[-1], ends, [len(y) - 1]]))
+            longest = int(np.argmax(lengths))
+            length, begin = int(lengths[longest]), int(ends[longest - 1]) + 1 if longest else 0
+            around = np.concatenate([steps[max(0, begin - NEAR) : begin], steps[begin + length - 1 :][:NEAR]])
+            alike = max(float(np.mean(around == 0)), _chance_alike(y, around))
+            # At the limits of a sensor, and at rest, of which steps around tell, values are the same for another reason.
+            within = 0 < begin < len(y) - length and y.min() < y[begin] < y.max()
+            if within and alike < COARSE and len(y) * alike ** (length - 1) < NEVER:
+                at = f"from {record.t[there[begin]]:.6g} on"
+                said.append(f"{length} samples of {name} {at} have the same value, {y[begin]:.6g}")
+    if not said:
+        return ""
+    return f"{'; '.join(said)}: where a logger stood still, mark them as missing (NaN), and check the times after them."
+
+
+def _chance_alike(y: NDArray[np.float64], around: NDArray[np.float64]) -> float:
+    """Chance that two samples between steps like those ``around`` have one value: by the resolution, if there is one."""
+    apart = np.diff(np.unique(y))
+    smallest = float(apart[apart > ROUNDING * np.abs(y).max()].min(initial=np.inf))
+    counts = (y - y.min()) / smallest
+    if not np.isfinite(smallest) or np.abs(counts - np.round(counts)).max() > 0.01:
+        return ROUNDING
+    return min(1.0, smallest / max(float(np.median(np.abs(around))), smallest))
 
 
 class Following(NamedTuple):

@@ -89,6 +89,28 @@ def test_a_delay() -> None:
     assert "The record shows a delay of y (0.00" in found.message
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_delay_that_colours_the_innovations_is_no_success(seed: int) -> None:
+    """By a whole sample: with it they are white, so that it is what has coloured them, and the unknowns are far off."""
+    slow = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    rng, t = np.random.default_rng(seed), 0.1 * np.arange(150)
+    force = sum(a * np.sin(w * t + rng.uniform(0, 6)) for a, w in ((1.0, 0.7), (0.6, 2.2), (0.6, 4.3)))
+    data = sid.TimeSeries(t, force, None, inputs="F")
+    y = sid.simulate(slow, data, {"c": 0.4, "k": 4.0}, x0=0.0)["y"].to_numpy()
+    y = y + 0.1 * y.std() * rng.standard_normal(t.size)
+    late = data.replace(y=np.concatenate([y[:1], y[:-1]]))
+    found = sid.fit_pem(slow, late, {"c": 0.8, "k": 3.0}, progressbar=False)
+    assert max(abs(found.p[n] - v) / found.stderr[n] for n, v in (("c", 0.4), ("k", 4.0))) > 3.0
+    assert "The record shows a delay of y (0." in found.message and "not white" in found.message
+    assert not found.success
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_said_of_a_sound_sensor(seed: int) -> None:
     data, other = record(seed), record(100 + seed, mean=0.0)

@@ -9,7 +9,7 @@ import pytest
 from scipy.signal import lfilter
 
 import pm_sysid as sid
-from pm_sysid.records.remarks import Following, at_a_limit, following, held
+from pm_sysid.records.remarks import Following, at_a_limit, following, held, stood_still
 from pm_sysid.records.timeseries import TimeSeries
 
 T = 0.1 * np.arange(300)
@@ -39,6 +39,33 @@ def test_samples_at_a_limit_are_counted_and_those_of_a_converter_are_not() -> No
     assert f"{np.sum(y <= -0.7)} samples of y are exactly its smallest value, -0.7" in both and "limits=" in both
     assert at_a_limit([TimeSeries(T, y=y)]) == at_a_limit([TimeSeries(T, y=y.round(1))]) == ""
     assert at_a_limit([TimeSeries(T, y=np.zeros(300))]) == ""
+
+
+@pytest.mark.parametrize("length", [2, 3, 8])
+def test_samples_that_a_logger_has_repeated_are_found(length: int) -> None:
+    """Those of a fine resolution from two on; a converter repeats values by itself."""
+    y = np.sin(T) + 0.02 * np.random.default_rng(1).standard_normal(300)
+    stood, coarse = y.copy(), y.round(3)
+    for values in (stood, coarse):
+        values[100 : 100 + length] = values[100]
+    said = stood_still([TimeSeries(T, y=stood)])
+    assert f"{length} samples of y from {T[100]:.6g} on have the same value, {stood[100]:.6g}" in said
+    assert ("8 samples of y" in stood_still([TimeSeries(T, y=coarse)])) == (length == 8)
+    gaps = np.where(np.random.default_rng(2).random(300) < 0.3, np.nan, stood)
+    gaps[100 : 100 + length] = stood[100]
+    assert f"{length} samples of y" in stood_still([TimeSeries(T, y=gaps)])
+
+
+def test_what_keeps_a_value_for_another_reason_is_no_logger_that_stood() -> None:
+    """A converter, rest before, between and after tests, a limit, a constant."""
+    rng = np.random.default_rng(3)
+    y = np.sin(T) + 0.02 * rng.standard_normal(300)
+    pauses = (y * np.clip((np.abs(T - 10) - 2) / 5, 0, 1) ** 3 + 0.001 * rng.standard_normal(300)).round(2)
+    at_rest = np.where(T < 5, 0.0, y)
+    for values in (y, y.round(1), pauses, at_rest, at_rest[::-1], np.minimum(y, 0.7), np.full(300, 2.0)):
+        assert stood_still([TimeSeries(T, y=values)]) == ""
+    found = [stood_still([TimeSeries(T, y=np.sin(T * rng.uniform(0.2, 3)).round(rng.integers(1, 6)))]) for _ in range(200)]
+    assert sum(map(bool, found)) <= 2
 
 
 def test_independent_series_seldom_follow_each_other() -> None:
