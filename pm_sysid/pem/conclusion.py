@@ -24,7 +24,7 @@ from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, Samples, evened, in_common, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, changes, sizes, unseen_unknowns
-from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held, stood_still
+from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held, limits_of, stood_still
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
@@ -112,6 +112,7 @@ class Conclusion:
         if rest is None or rest.noiseless or not self.success:
             return
         directions = Directions(self.target, self.errors, self._samples)
+        self._of_limits(directions)
         inputs = self._of_inputs(rest)
         sensors = self._of_sensors(rest, sensor_fault(self.target, self.x, directions))
         dynamics = self._of_dynamics(rest, missing_term(self.target, self.x, directions, len(self.setup.walks)))
@@ -360,6 +361,21 @@ class Conclusion:
             "errors. The standard errors allow for that; give predictor=UnscentedKalman(...)."
         )
         self.covariance = self.covariance + np.diag(shift**2)
+
+    def _of_limits(self, directions: Directions) -> None:
+        """Whether samples at the largest or smallest value of an output, as of a sensor that ends there, move an unknown."""
+        records, seen = self.target.filter.records, self.target.measured
+        y, names = np.concatenate([r.output_matrix for r in records]), records[0].outputs
+        there = np.zeros(seen.shape, dtype=bool)
+        for limit in limits_of(records):
+            i = names.index(limit.output)
+            there[:, i] |= y[:, i] == limit.level
+        if not directions.known or not there[seen].any() or there[seen].all():
+            return
+        unknown, moved = directions.without(there[seen])
+        if moved > WRONG:
+            name = self.unknowns.layout.names[unknown]
+            self._fails(f"Without the samples at a limit, {name} would move by {moved:.2g} standard errors or more.")
 
     def _of_inputs(self, rest: LeftOver) -> Lacking | None:
         """Whether inputs that move in another way between the samples explain the record better, or as well."""

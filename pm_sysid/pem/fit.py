@@ -137,7 +137,8 @@ def fit_pem(
     predictions that follow the measurements are too small. Where the record shows what no unknown stands for, and an unknown
     would move by more than a standard error with it, the fit is no success either, and ``message`` names it: another
     ``intersample``, an offset, a drift or a delay of a sensor, or a term that the equations of up to four states lack (a
-    power or a sign of a state, a product of two, a power of an input).
+    power or a sign of a state, a product of two, a power of an input); or samples at the limit of a sensor, without which one
+    would move.
 
     Examples
     --------

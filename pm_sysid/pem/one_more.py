@@ -17,6 +17,8 @@ LAGS, EACH = 25, 4
 FEW, NOT_WHITE = 5, 1e-4
 #: Share of a direction that the unknowns must leave: rates of change by differences have errors of this size.
 ALIKE = 1e-5
+#: Standard errors by which estimates without some values may differ by chance.
+CHANCE = 2.0
 
 
 class OneMore(NamedTuple):
@@ -93,6 +95,20 @@ class Directions:
         gain = 0.5 * len(self.e) * float(np.log(max(self.e @ self.e, 1e-300) / max(noise @ noise, 1e-300)))
         most = int(np.argmax(moved))
         return OneMore(size, error, gain, step, int(self.free[most]), float(moved[most]), correlated, self._white(noise))
+
+    @np.errstate(all="ignore")
+    def without(self, left_out: np.ndarray) -> tuple[int, float]:
+        """Which unknown moves most where some innovations (N,) do not count, and by how many standard errors beyond chance."""
+        kept = self.slope[~left_out]
+        info, info_kept = self.slope.T @ self.slope, kept.T @ kept
+        step = np.linalg.lstsq(kept, self.e[~left_out], rcond=1e-10)[0]
+        # Estimates by a part of the values scatter about those by all with the difference of the two variances.
+        noise = float(np.mean((self.e[~left_out] - kept @ step) ** 2))
+        more = np.maximum(np.diag(np.linalg.pinv(info_kept) - np.linalg.pinv(info)), 0.0)
+        stderr = self.stderr[self.free] * self.scale
+        moved = np.maximum(np.abs(step) - CHANCE * np.sqrt(noise * more), 0.0) / stderr
+        most = int(np.nanargmax(moved)) if np.isfinite(moved).any() else 0
+        return int(self.free[most]), float(np.nan_to_num(moved[most]))
 
     def _correlated(self, e: np.ndarray) -> float:
         """By how much squared errors of sums are larger than those of white noise, in the output where most; or one."""

@@ -60,8 +60,31 @@ def held(records: Sequence[TimeSeries]) -> str:
     )
 
 
+class Limit(NamedTuple):
+    """An output of which some ``samples`` are exactly the ``which`` (largest or smallest) value, ``level``."""
+
+    output: str
+    level: float
+    which: str
+    samples: int
+
+
+def limits_of(records: Sequence[TimeSeries]) -> list[Limit]:
+    """Outputs of which many samples are exactly the largest or the smallest value, as those of a sensor at its limit."""
+    found = []
+    for name, values in zip(records[0].outputs, np.concatenate([r.output_matrix for r in records]).T, strict=True):
+        levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
+        if counts.sum() < FEWEST or len(levels) < 4:
+            continue
+        between = counts[1:-1].max()
+        for count, level, which in ((counts[-1], levels[-1], "largest"), (counts[0], levels[0], "smallest")):
+            if count >= max(AT_LIMIT, SHARE_AT_LIMIT * counts.sum(), between / BETWEEN):
+                found.append(Limit(name, float(level), which, int(count)))
+    return found
+
+
 def at_a_limit(records: Sequence[TimeSeries]) -> str:
-    """Outputs of which many samples are exactly the largest or the smallest value, as those of a sensor at its limit; in words.
+    """What :func:`limits_of` finds, in words.
 
     Examples
     --------
@@ -72,15 +95,7 @@ def at_a_limit(records: Sequence[TimeSeries]) -> str:
     >>> at_a_limit([TimeSeries(t, y=y)]), at_a_limit([TimeSeries(t, y=y.round(1))])
     ('', '')
     """
-    said = []
-    for name, values in zip(records[0].outputs, np.concatenate([r.output_matrix for r in records]).T, strict=True):
-        levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
-        if counts.sum() < FEWEST or len(levels) < 4:
-            continue
-        between = counts[1:-1].max()
-        for count, level, which in ((counts[-1], levels[-1], "largest"), (counts[0], levels[0], "smallest")):
-            if count >= max(AT_LIMIT, SHARE_AT_LIMIT * counts.sum(), between / BETWEEN):
-                said.append(f"{count} samples of {name} are exactly its {which} value, {level:.6g}")
+    said = [f"{x.samples} samples of {x.output} are exactly its {x.which} value, {x.level:.6g}" for x in limits_of(records)]
     if not said:
         return ""
     return f"{'; '.join(said)}: where a sensor ends there, mark them as missing (NaN), or use ODEFilter(limits=...)."

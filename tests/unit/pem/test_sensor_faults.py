@@ -160,3 +160,31 @@ def test_a_step_of_a_fast_lag_is_no_delay() -> None:
         noisy = data.replace(y=y + 0.05 * y.std() * np.random.default_rng(seed).standard_normal(120))
         found = sid.fit_pem(system, noisy, {"rate": 4.0, "gain": 1.5}, progressbar=False)
         assert found.success and "The record shows" not in found.message
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_samples_that_a_sensor_has_cut_off_are_said_and_no_success_where_they_move_an_unknown(marked: bool) -> None:
+    data = record(1)
+    y = data.output_matrix[:, 0]
+    top = 0.5 * y.max()
+    found = fit(oscillator(), data.replace(y=np.where(y > top, np.nan if marked else top, y)))
+    assert found.success == marked
+    assert ("samples of y are exactly its largest value" in found.message) != marked
+    assert ("Without the samples at a limit, " in found.message) != marked
+    mild = fit(oscillator(), data.replace(y=np.minimum(y, 0.95 * y.max())))
+    assert mild.success
+
+
+def test_how_far_unknowns_move_without_some_values() -> None:
+    """Against a fit without them."""
+    data = record(2)
+    y = data.output_matrix[:, 0].copy()
+    y[50:90] += 0.5 * y.std()
+    found = fit(oscillator(), data.replace(y=y))
+    left_out = np.zeros(len(y), dtype=bool)
+    left_out[50:90] = True
+    unknown, moved = Directions(found.target, found.x_stderr, samples(found.target, found.x)).without(left_out)
+    y[left_out] = np.nan
+    others = fit(oscillator(), data.replace(y=y))
+    by = np.abs(others.x - found.x) / found.x_stderr
+    assert moved > 0.5 and moved == pytest.approx(by[unknown], rel=0.5)
