@@ -14,11 +14,11 @@ from pm_sysid.pem.disturbed import gain_by_process_noise
 from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
 from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
 from pm_sysid.pem.linearisation import linearisation_shift
-from pm_sysid.pem.missing_terms import AS_LIKELY, Missing, missing_term
+from pm_sysid.pem.missing_terms import AS_LIKELY, missing_term
 from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
 from pm_sysid.pem.one_more import Directions, OneMore
 from pm_sysid.pem.optima import Found
-from pm_sysid.pem.sensor_faults import Fault, sensor_fault
+from pm_sysid.pem.sensor_faults import sensor_fault
 from pm_sysid.pem.setup import Setup, Unknowns
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
@@ -114,8 +114,8 @@ class Conclusion:
         directions = Directions(self.target, self.errors, self._samples)
         self._of_limits(directions)
         inputs = self._of_inputs(rest)
-        sensors = self._of_sensors(rest, sensor_fault(self.target, self.x, directions))
-        dynamics = self._of_dynamics(rest, missing_term(self.target, self.x, directions, len(self.setup.walks)))
+        sensors = self._of_sensors(rest, directions)
+        dynamics = self._of_dynamics(rest, directions)
         lacking = sorted(filter(None, (inputs, sensors, dynamics)), key=lambda each: each.gain, reverse=True)
         if not lacking:
             return
@@ -397,22 +397,24 @@ class Conclusion:
             )
         return None
 
-    def _of_sensors(self, rest: LeftOver, fault: Fault | None) -> Lacking | None:
+    def _of_sensors(self, rest: LeftOver, directions: Directions) -> Lacking | None:
         """Whether an offset, a drift or a delay of a sensor, which no unknown stands for, explains the record better."""
+        fault = sensor_fault(self.target, self.x, directions)
         if fault is None:
             return None
         # As for a term: one that leaves white innovations has coloured them.
-        wrong = fault.sure and fault.seen.moved > WRONG and (fault.seen.white or not rest.coloured)
+        wrong = fault.sure and fault.seen.moved > WRONG and (not rest.coloured or directions.white(fault.seen.left))
         remedy = "Correct the record (sid.detrend, a shift in time), or make it a parameter."
         return Lacking(fault.seen.gain, self._shown(fault.words, fault.seen, fault.sure), remedy, wrong)
 
-    def _of_dynamics(self, rest: LeftOver, missing: Missing | None) -> Lacking | None:
+    def _of_dynamics(self, rest: LeftOver, directions: Directions) -> Lacking | None:
         """Whether a term that the equations lack explains the record better."""
+        missing = missing_term(self.target, self.x, directions, len(self.setup.walks))
         if missing is None:
             return None
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
         # Where innovations are not white, one that leaves white ones is what the model lacks; others may be a part of that.
-        wrong = missing.sure and missing.seen.moved > WRONG and (missing.seen.white or not rest.coloured)
+        wrong = missing.sure and missing.seen.moved > WRONG and (not rest.coloured or directions.white(missing.seen.left))
         return Lacking(missing.seen.gain, self._shown(missing.words, missing.seen, missing.sure), remedy, wrong)
 
     def _shown(self, what: str, seen: OneMore, sure: bool = True) -> str:

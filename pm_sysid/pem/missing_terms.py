@@ -106,7 +106,7 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     up, down = moved.innovations(np.diag(small)), moved.innovations(np.diag(-small))
     found = list[tuple[int, OneMore, bool]]()
     for k, direction in enumerate((down - up) / (2 * small[:, None])):
-        seen = directions.along(direction) if np.isfinite(direction).all() and direction.any() else None
+        seen = directions.along(direction, PERHAPS) if np.isfinite(direction).all() and direction.any() else None
         if seen is not None and (sure := _shown(seen)) is not None:
             found.append((k, seen, sure))
     found.sort(key=lambda each: (each[2], each[1].gain), reverse=True)

@@ -26,7 +26,7 @@ class OneMore(NamedTuple):
 
     ``gain`` is the logarithm of how much more likely white noise of its best size makes the record, ``step`` (k,) is what the
     unknowns move by, and ``unknown`` is the one that moves by most standard errors, ``moved``. Squared errors of sums of what
-    is left are ``correlated`` times as large as those of white noise, and ``white`` says whether it may be that.
+    is ``left`` (N,) are ``correlated`` times as large as those of white noise.
     """
 
     size: float
@@ -36,7 +36,7 @@ class OneMore(NamedTuple):
     unknown: int
     moved: float
     correlated: float
-    white: bool
+    left: np.ndarray
 
 
 class Directions:
@@ -72,8 +72,11 @@ class Directions:
         return bool(self.free.size and np.isfinite(self.e).all() and np.isfinite(self.slope).all())
 
     @np.errstate(all="ignore")  # of a direction that explodes
-    def along(self, direction: np.ndarray) -> OneMore | None:
-        """One more unknown that adds ``direction`` (N,) to the innovations; None where the others do the same."""
+    def along(self, direction: np.ndarray, least: float = 0.0) -> OneMore | None:
+        """One more unknown that adds ``direction`` (N,) to the innovations; None where the others do the same.
+
+        None, too, where it differs from zero by no more than ``least`` errors of white noise, which are the smallest.
+        """
         own = np.linalg.lstsq(self.slope, direction, rcond=1e-10)[0]
         rest = direction - self.slope @ own
         length = float(rest @ rest)
@@ -87,6 +90,8 @@ class Directions:
         freedom = max(len(self.e) - basis.shape[1], 1)
         together = np.bincount(self._rows, rest * noise / (1 - leverage))  # outputs may have noise in common
         variance = max(float(together @ together), length * float(noise @ noise) / freedom)
+        if abs(size) * length <= least * np.sqrt(variance):
+            return None
         correlated = self._correlated(noise)
         error = float(np.sqrt(variance * max(correlated, self._correlated(rest * noise)))) / length
         step = np.zeros(self.stderr.size)
@@ -94,7 +99,7 @@ class Directions:
         moved = np.abs(step[self.free]) / self.stderr[self.free]
         gain = 0.5 * len(self.e) * float(np.log(max(self.e @ self.e, 1e-300) / max(noise @ noise, 1e-300)))
         most = int(np.argmax(moved))
-        return OneMore(size, error, gain, step, int(self.free[most]), float(moved[most]), correlated, self._white(noise))
+        return OneMore(size, error, gain, step, int(self.free[most]), float(moved[most]), correlated, noise)
 
     @np.errstate(all="ignore")
     def without(self, left_out: np.ndarray) -> tuple[int, float]:
@@ -115,8 +120,8 @@ class Directions:
         found = [long_run(correlation(one, one, range(1, lags + 1))[0]) for one, lags in self._series(e)]
         return float(np.max([1.0, *found]))
 
-    def _white(self, e: np.ndarray) -> bool:
-        """Whether innovations may be white, in all outputs and records, over few lags and over many."""
+    def white(self, e: np.ndarray) -> bool:
+        """Whether innovations (N,) may be white, in all outputs and records, over few lags and over many."""
         return all(ljung_box(one, few).p > NOT_WHITE for one, lags in self._series(e) for few in {min(lags, FEW), lags})
 
     def _series(self, e: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:

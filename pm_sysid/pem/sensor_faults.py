@@ -54,7 +54,7 @@ def sensor_fault(target: Objective, x: np.ndarray, directions: Directions) -> Fa
         return None
     found = list[Fault]()
     for words, unit, largest, direction in _directions(target, x):
-        seen = directions.along(direction)
+        seen = directions.along(direction, PERHAPS)
         if seen is None or not abs(seen.size) < largest:
             continue
         shown = abs(seen.size) / seen.error if seen.error > 0 else np.inf
