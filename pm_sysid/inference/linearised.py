@@ -67,8 +67,9 @@ class Linearised:
         check = check_initial_state(idata, model=view.model, name=view.name)
         if check.level == "look":  # near the limit, a hundred draws do not tell on which side
             check = check_initial_state(idata, model=view.model, name=view.name, draws=MANY)
-        if sequential and np.isfinite(check.evidence):
-            widen_evidence(idata, abs(check.evidence) + CHANCE * check.evidence_error)
+        change = abs(check.evidence) + CHANCE * check.evidence_error
+        if sequential and np.isfinite(change):
+            widen_evidence(idata, change)
         reasons = [check.verdict] if check.level == "bad" else []
         said = f"the initial state of {view.name!r} is marginalised linearised: {check.verdict}"
         remark = check.verdict if check.level == "look" else ""

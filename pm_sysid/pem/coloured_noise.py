@@ -195,11 +195,13 @@ def _series(objective: Objective, at: Samples, free: np.ndarray) -> list[_Series
     rows, _ = np.nonzero(objective.measured)
     parts = list(_parts(objective))
     size, means = np.ones(len(rows)), np.zeros((len(rows), len(parts)))
+    least = max(1e-9 * float(np.sqrt(np.mean(at.standardised**2))), 1e-300)  # a record of one sample may be met exactly
     for j, (_, here) in enumerate(parts):
-        size[here], means[here, j] = max(float(np.sqrt(np.mean(at.standardised[here] ** 2))), 1e-300), 1.0
+        size[here], means[here, j] = max(float(np.sqrt(np.mean(at.standardised[here] ** 2))), least), 1.0
     slope = at.slope[:, free] / size[:, None]
     slope = slope / np.maximum(np.linalg.norm(slope, axis=0), 1e-300)
-    vectors, values, _ = np.linalg.svd(np.column_stack([slope, means / np.linalg.norm(means, axis=0)]), full_matrices=False)
+    means = means / np.linalg.norm(means, axis=0)
+    vectors, values, _ = np.linalg.svd(np.column_stack([slope, means]), full_matrices=False)
     basis = vectors[:, values > 1e-7 * values.max()]
     errors = at.standardised / size
     errors = errors - basis @ (basis.T @ errors)

@@ -34,6 +34,8 @@ TAKEN = 0.5
 LINEARISED = 0.3
 #: Standard errors by which what the record shows, and the model lacks, makes a fit wrong.
 WRONG = 1.0
+#: Standard errors by which what is predicted of samples at a limit lies beyond it.
+BEYOND = 3.0
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
 FEW_LEFT = 20
 #: Measured values of an output that tell its noise, at least.
@@ -365,17 +367,31 @@ class Conclusion:
     def _of_limits(self, directions: Directions) -> None:
         """Whether samples at the largest or smallest value of an output, as of a sensor that ends there, move an unknown."""
         records, seen = self.target.filter.records, self.target.measured
-        y, names = np.concatenate([r.output_matrix for r in records]), records[0].outputs
-        there = np.zeros(seen.shape, dtype=bool)
-        for limit in limits_of(records):
-            i = names.index(limit.output)
-            there[:, i] |= y[:, i] == limit.level
-        if not directions.known or not there[seen].any() or there[seen].all():
+        limits = limits_of(records) if directions.known else []
+        if not limits:
             return
-        unknown, moved = directions.without(there[seen])
-        if moved > WRONG:
-            name = self.unknowns.layout.names[unknown]
-            self._fails(f"Without the samples at a limit, {name} would move by {moved:.2g} standard errors or more.")
+        y, names = np.concatenate([r.output_matrix for r in records]), list(records[0].outputs)
+        of = np.repeat(np.arange(len(records)), [len(r) for r in records])
+        there = np.zeros((len(limits), *seen.shape), dtype=bool)
+        for limit, at in zip(limits, there, strict=True):
+            i = names.index(limit.output)
+            at[:, i] = seen[:, i] & (y[:, i] == limit.level) & ((limit.record < 0) | (of == limit.record))
+        without = directions.without(there.any(axis=0)[seen])
+        if not without.moved > WRONG:
+            return
+        errors = np.zeros(seen.shape)
+        errors[seen] = without.there
+        for limit, at in zip(limits, there, strict=True):
+            i = names.index(limit.output)
+            rest = errors[seen[:, i] & ~there.any(axis=0)[:, i], i]
+            # A sensor cuts off what goes on behind it. A response that has settled there, or a model that ends there itself,
+            # predicts the same for all of these samples.
+            beyond = errors[at] if limit.which == "smallest" else -errors[at]
+            if np.std(beyond) > np.std(rest) and np.mean(beyond) > BEYOND * np.std(rest) / np.sqrt(len(beyond)):
+                name = self.unknowns.layout.names[without.unknown]
+                moved = f"{without.moved:.2g} standard errors or more"
+                self._fails(f"Without the samples at a limit, {name} would move by {moved}.")
+                return
 
     def _of_inputs(self, rest: LeftOver) -> Lacking | None:
         """Whether inputs that move in another way between the samples explain the record better, or as well."""

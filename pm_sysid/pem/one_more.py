@@ -39,6 +39,17 @@ class OneMore(NamedTuple):
     left: np.ndarray
 
 
+class Without(NamedTuple):
+    """Which ``unknown`` moves most where some innovations do not count, and by how many standard errors beyond chance.
+
+    ``there`` (N,) are all innovations then, as far as they are linear.
+    """
+
+    unknown: int
+    moved: float
+    there: np.ndarray
+
+
 class Directions:
     """Innovations (N,) of an optimum, and what they have in common with the unknowns.
 
@@ -102,18 +113,19 @@ class Directions:
         return OneMore(size, error, gain, step, int(self.free[most]), float(moved[most]), correlated, noise)
 
     @np.errstate(all="ignore")
-    def without(self, left_out: np.ndarray) -> tuple[int, float]:
-        """Which unknown moves most where some innovations (N,) do not count, and by how many standard errors beyond chance."""
+    def without(self, left_out: np.ndarray) -> Without:
+        """Where the unknowns go if some innovations (N,) do not count."""
         kept = self.slope[~left_out]
-        info, info_kept = self.slope.T @ self.slope, kept.T @ kept
         step = np.linalg.lstsq(kept, self.e[~left_out], rcond=1e-10)[0]
+        there = self.e - self.slope @ step
         # Estimates by a part of the values scatter about those by all with the difference of the two variances.
-        noise = float(np.mean((self.e[~left_out] - kept @ step) ** 2))
-        more = np.maximum(np.diag(np.linalg.pinv(info_kept) - np.linalg.pinv(info)), 0.0)
-        stderr = self.stderr[self.free] * self.scale
-        moved = np.maximum(np.abs(step) - CHANCE * np.sqrt(noise * more), 0.0) / stderr
-        most = int(np.nanargmax(moved)) if np.isfinite(moved).any() else 0
-        return int(self.free[most]), float(np.nan_to_num(moved[most]))
+        noise = float(np.mean(there[~left_out] ** 2)) * max(self._correlated(np.where(left_out, 0.0, there)), 1.0)
+        of_kept, of_all = (noise * np.diag(np.linalg.pinv(s.T @ s)) for s in (kept, self.slope))
+        chance = np.sqrt(np.maximum(of_kept - of_all, 0.0))
+        stderr = np.maximum(self.stderr[self.free] * self.scale, np.sqrt(of_kept))
+        moved = np.nan_to_num(np.maximum(np.abs(step) - CHANCE * chance, 0.0) / stderr)
+        most = int(np.argmax(moved))
+        return Without(int(self.free[most]), float(moved[most]), there)
 
     def _correlated(self, e: np.ndarray) -> float:
         """By how much squared errors of sums are larger than those of white noise, in the output where most; or one."""

@@ -72,7 +72,9 @@ class InitialStateCheck(Reweighted):
 
     @property
     def evidence_error(self) -> float:
-        """Standard error of that change, by the scatter between the draws."""
+        """Standard error of that change, by the scatter between the draws; infinite of one."""
+        if len(self.change) < 2:
+            return float("inf")
         weights = np.exp(self.change - scipy.special.logsumexp(self.change))
         return float(np.sqrt(max(np.sum(weights**2) - 1 / len(weights), 0.0)))
 

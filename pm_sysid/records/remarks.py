@@ -23,6 +23,8 @@ AT_LIMIT, SHARE_AT_LIMIT, BETWEEN = 5, 0.02, 0.2
 NEVER, ROUNDING = 1e-3, 1e-12
 #: Steps before and after values that are alike which tell how often others are, and the chance from which on these are many.
 NEAR, COARSE = 5, 0.25
+#: Other long runs of one value from which on they are no accident.
+FEW_RUNS = 2
 #: Lags over which innovations and inputs are compared, the order of what whitens them, and the chance of following each other.
 LAGS, ORDER, FOLLOWS = 25, 5, 1e-3
 #: What comes first is clear where the other side is weaker than this share of the strongest correlation.
@@ -61,25 +63,32 @@ def held(records: Sequence[TimeSeries]) -> str:
 
 
 class Limit(NamedTuple):
-    """An output of which some ``samples`` are exactly the ``which`` (largest or smallest) value, ``level``."""
+    """An output of which some ``samples`` are exactly the ``which`` (largest or smallest) value, ``level``.
+
+    ``record``: the one in which they are, or -1 for all together.
+    """
 
     output: str
     level: float
     which: str
     samples: int
+    record: int
 
 
 def limits_of(records: Sequence[TimeSeries]) -> list[Limit]:
-    """Outputs of which many samples are exactly the largest or the smallest value, as those of a sensor at its limit."""
-    found = []
-    for name, values in zip(records[0].outputs, np.concatenate([r.output_matrix for r in records]).T, strict=True):
-        levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
-        if counts.sum() < FEWEST or len(levels) < 4:
-            continue
-        between = counts[1:-1].max()
-        for count, level, which in ((counts[-1], levels[-1], "largest"), (counts[0], levels[0], "smallest")):
-            if count >= max(AT_LIMIT, SHARE_AT_LIMIT * counts.sum(), between / BETWEEN):
-                found.append(Limit(name, float(level), which, int(count)))
+    """Outputs of which many samples are exactly the largest or the smallest value, of all records or of one."""
+    found = list[Limit]()
+    for r in [-1, *range(len(records))] if len(records) > 1 else [-1]:
+        own = records if r < 0 else records[r : r + 1]
+        for name, values in zip(records[0].outputs, np.concatenate([x.output_matrix for x in own]).T, strict=True):
+            levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
+            if counts.sum() < FEWEST or len(levels) < 4:
+                continue
+            between = counts[1:-1].max()
+            for count, level, which in ((counts[-1], levels[-1], "largest"), (counts[0], levels[0], "smallest")):
+                known = any(x.output == name and x.level == level for x in found)
+                if not known and count >= max(AT_LIMIT, SHARE_AT_LIMIT * counts.sum(), between / BETWEEN):
+                    found.append(Limit(name, float(level), which, int(count), r))
     return found
 
 
@@ -95,7 +104,10 @@ def at_a_limit(records: Sequence[TimeSeries]) -> str:
     >>> at_a_limit([TimeSeries(t, y=y)]), at_a_limit([TimeSeries(t, y=y.round(1))])
     ('', '')
     """
-    said = [f"{x.samples} samples of {x.output} are exactly its {x.which} value, {x.level:.6g}" for x in limits_of(records)]
+    said = []
+    for x in limits_of(records):
+        where = "" if x.record < 0 else f" in record {x.record}"
+        said.append(f"{x.samples} samples of {x.output}{where} are exactly its {x.which} value, {x.level:.6g}")
     if not said:
         return ""
     return f"{'; '.join(said)}: where a sensor ends there, mark them as missing (NaN), or use ODEFilter(limits=...)."
@@ -130,7 +142,9 @@ def stood_still(records: Sequence[TimeSeries]) -> str:
             around = np.concatenate([steps[max(0, begin - NEAR) : begin], steps[begin + length - 1 :][:NEAR]])
             alike = max(float(np.mean(around == 0)), _chance_alike(y, around))
             # At the limits of a sensor, and at rest, of which steps around tell, values are the same for another reason.
-            within = 0 < begin < len(y) - length and y.min() < y[begin] < y.max()
+            # Where more runs are long, as in backlash, it is the system that stands still.
+            others = int(np.sum(lengths >= max(3, length / 3))) - 1
+            within = others < FEW_RUNS and 0 < begin < len(y) - length and y.min() < y[begin] < y.max()
             if within and alike < COARSE and len(y) * alike ** (length - 1) < NEVER:
                 at = f"from {record.t[there[begin]]:.6g} on"
                 said.append(f"{length} samples of {name} {at} have the same value, {y[begin]:.6g}")

@@ -38,6 +38,8 @@ LOOKED, REACH = 2000, 20.0
 #: Standard deviations that a mean, and share that a standard deviation may be off without the draws being replaced; standard
 #: errors that they may be off, if each of so many draws counts.
 OFF, ERRORS, EACH_OF = 0.1, 3.0, 4
+#: What is as good as equal, relative to what it is; and weighted draws that are compared in other units.
+ROUNDING, IN_UNITS = 1e-9, 4000
 #: Shares of where the posterior is densest beside what is fitted to particles, and standard errors that particles may be off.
 DENSEST, SURE = (0.2, 0.1, 0.05, 0.02), 4.0
 
@@ -66,14 +68,15 @@ class AcrossModes(NamedTuple):
     estimate: Estimate
     lacking: bool
 
-    def moved(self, draws: np.ndarray, units: Units = lambda x: x) -> bool:
-        """Whether means or standard deviations of draws (N, d) are others than those of the weighted draws, in some units."""
+    def moved(self, draws: np.ndarray) -> bool:
+        """Whether means or standard deviations of draws (N, d) are others than those of the weighted draws."""
         held = self.log_weights > -np.inf
-        weights, x, draws = normalised(self.log_weights[held]), units(self.x[held]), units(draws)
-        mean = weights @ x
-        sd = np.sqrt(weights @ (x - mean) ** 2)
-        limit = max(OFF, ERRORS * np.sqrt(EACH_OF / len(draws))) * sd
-        return bool(np.any((np.abs(draws.mean(axis=0) - mean) > limit) | (np.abs(draws.std(axis=0) - sd) > limit)))
+        return _apart(self.x[held], normalised(self.log_weights[held]), draws)
+
+    def moved_in(self, units: Units, draws: np.ndarray, rng: np.random.Generator) -> bool:
+        """The same in other units, of some of the weighted draws."""
+        some = units(self.resampled(1, IN_UNITS, rng)[0])
+        return _apart(some, np.full(len(some), 1 / len(some)), units(draws))
 
     def resampled(self, chains: int, draws: int, rng: np.random.Generator) -> np.ndarray:
         """Draws (chains, draws, d) that count alike, of each region as many as it holds; no two chains share a draw."""
@@ -167,6 +170,14 @@ def across_modes(
             lacking = _lacking(seen.log_density - fitted(seen.z), seen.log_weights, density_at_draws - fitted(some))
             return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found, lacking)
     return None
+
+
+def _apart(x: np.ndarray, weights: np.ndarray, draws: np.ndarray) -> bool:
+    """Whether means or standard deviations of draws (N, d) are others than those of weighted ones (M, d)."""
+    mean = weights @ x
+    sd = np.sqrt(weights @ (x - mean) ** 2)
+    limit = max(OFF, ERRORS * np.sqrt(EACH_OF / len(draws))) * sd + ROUNDING * np.abs(mean)
+    return bool(np.any((np.abs(draws.mean(axis=0) - mean) > limit) | (np.abs(draws.std(axis=0) - sd) > limit)))
 
 
 def _from_afar(target: Target, draws: np.ndarray, rng: np.random.Generator, seen: Seen, count: int) -> Seen:

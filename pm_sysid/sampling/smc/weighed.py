@@ -29,6 +29,8 @@ from pm_sysid.sampling.smc.turns import turns_about
 OF_PRIOR, OF_MASS = 4, 4000
 #: Standard errors by which two estimates of the evidence may differ by chance.
 CHANCE = 2.0
+#: Draws whose values are computed at once.
+AT_ONCE = 1000
 
 
 class KnownModes(NamedTuple):
@@ -83,14 +85,15 @@ def weighed(
     found = across_modes(target, x, points, covariances, shares, rng, seen, count)
     if found is None:
         return Weighed(empty=tuple(np.flatnonzero(draws_near(x, points, covariances) == 0)))
-    found_to_fit(idata, found.estimate.pareto_k)
-    moved = found.moved(x) or found.moved(x, partial(_natural, coordinates)) or found.lacking
+    moved = found.moved(x) or found.lacking or found.moved_in(partial(_natural, coordinates), x, rng)
     estimate = found.estimate
     if constrained(coordinates):  # the evidence is that of the prior that is left
         mass = draw_prior_and_mass(coordinates, max(len(x), OF_MASS), rng)[1]
         estimate = estimate._replace(value=estimate.value - mass.log, error=float(np.hypot(estimate.error, mass.error)))
     if modes is None:  # weighted draws that say less have left out a part themselves
         moved = moved and estimate.value >= log_evidence(idata).value - _chance(idata, estimate)
+    if estimate.value >= log_evidence(idata).value - _chance(idata, estimate):
+        found_to_fit(idata, estimate.pareto_k)
     if modes is None and not moved and _same(idata, estimate):
         return Weighed()
     apart = float(stages(idata).attrs.get("chains_sd", 0.0))
@@ -101,7 +104,9 @@ def weighed(
         held = coordinates.dataset(found.resampled(chains, draws, rng), ["chain", "draw"])
         idata["posterior"] = xr.DataTree(held.assign_attrs(posterior.attrs))
         where = "around the modes" if modes else "by weights"
-        said.append(f"the draws are taken {where}, since those of the sequential run hold other shares of the posterior")
+        said.append(
+            f"the draws are taken {where}, since those of the sequential run hold other shares or tails of the posterior"
+        )
     return Weighed(tuple(said))
 
 
@@ -110,7 +115,12 @@ def _natural(coordinates: Coordinates, x: np.ndarray) -> np.ndarray:
 
     A tail of values is none of their logarithms.
     """
-    return np.concatenate([v.reshape(len(x), -1) for v in coordinates.constrained(x).values()], axis=1)
+    free, parts = {rv.name for rv in coordinates.model.free_RVs}, list[np.ndarray]()
+    for begin in range(0, len(x), AT_ONCE):  # deterministic variables come along, and may be long
+        values = coordinates.constrained(x[begin : begin + AT_ONCE])
+        some = len(x[begin : begin + AT_ONCE])
+        parts.append(np.concatenate([v.reshape(some, -1) for name, v in values.items() if name in free], axis=1))
+    return np.concatenate(parts).astype(float)
 
 
 def with_evidence(idata: xr.DataTree, estimate: Estimate) -> list[str]:

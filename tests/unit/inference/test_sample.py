@@ -110,7 +110,7 @@ def test_sequential_sampling_where_there_are_several() -> None:
 def test_modes_that_hold_little_have_their_shares(moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Squares of three unknowns: each is negative with a probability of 3 %; also by draws that take the place of others."""
     if moved:
-        monkeypatch.setattr(AcrossModes, "moved", lambda self, draws, units=None: True)
+        monkeypatch.setattr(AcrossModes, "moved", lambda self, draws: True)
     y = np.array([1.0, 1.05, 0.98])
     with pm.Model() as model:
         x = pm.Normal("x", 0.87, 0.7, shape=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 import pytest
 
 import pm_sysid as sid
@@ -183,8 +184,67 @@ def test_how_far_unknowns_move_without_some_values() -> None:
     found = fit(oscillator(), data.replace(y=y))
     left_out = np.zeros(len(y), dtype=bool)
     left_out[50:90] = True
-    unknown, moved = Directions(found.target, found.x_stderr, samples(found.target, found.x)).without(left_out)
+    unknown, moved, there = Directions(found.target, found.x_stderr, samples(found.target, found.x)).without(left_out)
     y[left_out] = np.nan
     others = fit(oscillator(), data.replace(y=y))
     by = np.abs(others.x - found.x) / found.x_stderr
     assert moved > 0.5 and moved == pytest.approx(by[unknown], rel=0.5)
+    rest = samples(others.target, others.x).standardised
+    np.testing.assert_allclose(there[~left_out], rest, atol=0.3 * rest.std())
+
+
+LAG = sid.System(
+    lambda t, x, u, p: p.rate * (p.gain * u.F - x.z),
+    states=("z",),
+    inputs=("F",),
+    params=("rate", "gain"),
+    observe=lambda t, x, dx, u, p: x.z,
+)
+
+
+def lag_record(force: np.ndarray, seed: int, noise: float) -> sid.TimeSeries:
+    data = sid.TimeSeries(0.05 * np.arange(len(force)), force, None, inputs="F", intersample="zoh")
+    y = sid.simulate(LAG, data, {"rate": 1.0, "gain": 2.0}, x0=0.0)["y"].to_numpy()
+    return data.replace(y=y + noise * np.random.default_rng(seed).standard_normal(len(force)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_response_that_has_settled_on_a_step_of_the_converter_is_at_no_limit(seed: int) -> None:
+    data = lag_record(np.where(np.arange(200) > 20, 1.0, 0.0), seed, 0.004)
+    data = data.replace(y=np.round(data.output_matrix[:, 0] / 0.02) * 0.02)
+    found = sid.fit_pem(LAG, data, {"rate": 0.5, "gain": 1.0}, progressbar=False)
+    assert found.success and "Without the samples" not in found.message
+
+
+def test_a_limit_in_one_of_two_records_is_seen_beside_a_record_of_one_sample() -> None:
+    rng = np.random.default_rng(1)
+    force = 5 * np.convolve(rng.standard_normal(219), np.ones(20) / 5, "valid")
+    sound, cut = lag_record(force, 1, 0.02), lag_record(force[::-1], 2, 0.02)
+    y = cut.output_matrix[:, 0]
+    cut = cut.replace(y=np.minimum(y, 0.4 * y.max()))
+    for others in ([sound], [cut[:1]]):
+        found = sid.fit_pem(LAG, [*others, cut], {"rate": 0.5, "gain": 1.0}, progressbar=False)
+        assert not found.success and "Without the samples at a limit" in found.message
+    assert (
+        "samples of y in record 1 are exactly its largest value"
+        in sid.fit_pem(LAG, [sound, cut], {"rate": 0.5, "gain": 1.0}, progressbar=False).message
+    )
+
+
+def test_a_model_that_ends_at_the_limit_itself_is_right() -> None:
+    saturating = sid.System(
+        lambda t, x, u, p: p.rate * (p.gain * u.F - x.z),
+        states=("z",),
+        inputs=("F",),
+        params=("rate", "gain", "limit"),
+        observe=lambda t, x, dx, u, p: pt.clip(x.z, -p.limit, p.limit),
+    )
+    force = np.convolve(np.random.default_rng(1).standard_normal(219), np.ones(20) / 5, "valid")
+    data = lag_record(force, 3, 0.02)
+    y = data.output_matrix[:, 0]
+    top = 0.6 * np.abs(y).max()
+    guess = {"rate": 0.7, "gain": 1.5, "limit": 0.9 * top}
+    found = sid.fit_pem(saturating, data.replace(y=np.clip(y, -top, top)), guess, progressbar=False)
+    assert found.success and found.p["limit"] == pytest.approx(top, rel=0.01)
+    plain = sid.fit_pem(LAG, data.replace(y=np.clip(y, -top, top)), {"rate": 0.7, "gain": 1.5}, progressbar=False)
+    assert not plain.success

@@ -15,6 +15,7 @@ from scipy.stats import norm
 import pm_sysid as sid
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.evidence import Estimate
+from pm_sysid.sampling.smc.stages import UNFIT
 from pm_sysid.sampling.smc.weighed import KnownModes, weighed, with_evidence
 
 #: A level that is known but for its sign, one of which the prior favours.
@@ -129,3 +130,22 @@ def test_the_evidence_of_draws_around_all_modes_counts_where_it_says_more(
     assert found.value == pytest.approx(value) and found.error == pytest.approx(error, rel=1e-6)
     assert np.all(idata["sample_stats"]["log_evidence"].values[:, 0] == -20.0) and found.doubt == ""
     assert ("-64.42" in " ".join(said)) == (value > -60)
+
+
+@pytest.mark.parametrize(("more", "withdrawn"), [(-0.5, True), (0.0, True), (0.5, False)])
+def test_that_no_proposal_fits_is_withdrawn_where_one_does_and_says_no_less(more: float, withdrawn: bool) -> None:
+    model, share, exact = unsigned()
+    idata = run_of(share, exact + more)
+    idata["sample_stats"].attrs["doubt"] = f"Another. {UNFIT.format('1.20')} And one more."
+    weighed(idata, Target(model, 1), 1)
+    doubt = sid.log_evidence(idata).doubt
+    assert ("No independent proposal fits" in doubt) != withdrawn and "Another." in doubt and "And one more." in doubt
+
+
+def test_deterministic_variables_do_not_have_draws_replaced() -> None:
+    """Such as constants, which differ by rounding alone, and those without a variance."""
+    model, share, exact = unsigned()
+    with model:
+        pm.Deterministic("constant", 0 * model["a"] + 0.1)
+        pm.Deterministic("ratio", 1 / (model["a"] - 1))
+    assert weighed(run_of(share, exact), Target(model, 1), 1).said == ()
