@@ -105,7 +105,8 @@ def too_small(
     shares = np.array(
         [c.gain(evaluation.value, v) / e if np.isfinite(v) and e > 0 else np.inf for v, e in zip(values, expected, strict=True)]
     )
-    bent = {i for i in set(which) if np.ptp(np.log(np.maximum(shares[np.array(which) == i], 1e-300))) > np.log(LOPSIDED)}
+    logs = np.log(np.clip(shares, 1e-300, 1e300))
+    bent = {i for i in set(which) if np.ptp(logs[np.array(which) == i]) > np.log(LOPSIDED)}
     clear = [PARABOLA[0] < s < PARABOLA[1] and i not in bent for i, s in zip(which, shares, strict=True)]
     unclear = [k for k in range(len(points)) if not clear[k] and shares[k] > SHALLOW and expected[k] > 0]
     unclear = sorted(unclear, key=lambda k: -abs(np.log(shares[k])))[:LOOKED_AT]

@@ -217,7 +217,7 @@ def test_a_response_that_has_settled_on_a_step_of_the_converter_is_at_no_limit(s
 
 
 def test_a_limit_in_one_of_two_records_is_seen_beside_a_record_of_one_sample() -> None:
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(3)
     force = 5 * np.convolve(rng.standard_normal(219), np.ones(20) / 5, "valid")
     sound, cut = lag_record(force, 1, 0.02), lag_record(force[::-1], 2, 0.02)
     y = cut.output_matrix[:, 0]
