@@ -104,8 +104,8 @@ def sample_ibis(
     therefore look for modes that the particles do not hold, by the likelihood of all samples, for about a tenth of the run's
     evaluations (attribute ``search_evaluations`` of ``sample_stats``); the chains go on with what they have missed. Then
     the draws are weighed against draws of the prior and of proposals fitted to all of them and to powers of the density, for a
-    fifth to a third more: where these reach what the particles hold and say something else, weighted draws take their place.
-    With ``search=False`` neither is done.
+    fifth to a third more (half as long again where a run takes a second or two): where these reach what the particles hold and
+    say something else, weighted draws take their place. With ``search=False`` neither is done.
 
     The steps of filters are judged on the draws and beyond them as by :func:`settle_substeps`. Filters with
     ``substeps="auto"`` that took too few take more, and the draws begin again, at most three times; where that is not enough,
