@@ -297,6 +297,32 @@ def test_the_linearisation_about_an_uncertain_start_is_measured(monkeypatch: pyt
     bad = InitialStateCheck(np.zeros(9), {"rate": 0.9}, {"rate": 1.0}, 0.7, 1.0)
     monkeypatch.setattr(linearised, "check_initial_state", lambda *args, **options: bad)
     assert run._linearised(idata, "nuts")[0] == [bad.verdict] and "biases the posterior. Make the initial state" in bad.verdict
+    assert run.remarks == []
+    asked = list[int]()
+    seen = InitialStateCheck(np.zeros(9), {"rate": 0.2}, {"rate": 1.0}, 0.9, 1.0)
+
+    def look(*args: Any, **options: Any) -> InitialStateCheck:
+        asked.append(options.get("draws", 100))
+        return seen
+
+    monkeypatch.setattr(linearised, "check_initial_state", look)
+    assert run._linearised(idata, "nuts") == ([], []) and asked == [100, 1000]
+    idata["sample_stats"] = xr.DataTree(xr.Dataset())
+    attrs = run.finished(module._Drawn(idata, "nuts", [], [], [])).attrs
+    assert (
+        attrs["trusted"] == 1
+        and "would move by 0.2 posterior standard deviations: the linearisation can be seen" in attrs["verdict"]
+    )
+
+
+def test_what_linearising_costs_the_evidence_enters_with_its_chance() -> None:
+    """A change of zero by chance is no proof that there is none."""
+    change = np.array([-0.4, 0.4, 0.0, -0.4, 0.4])
+    check = InitialStateCheck(change - np.log(np.mean(np.exp(change))), {"rate": 0.0}, {"rate": 1.0}, 0.9, 1.0)
+    assert check.evidence == pytest.approx(0.0, abs=1e-12)
+    weights = np.exp(change) / np.exp(change).sum()
+    assert check.evidence_error == pytest.approx(np.sqrt(np.sum(weights**2) - 0.2)) and check.evidence_error > 0.1
+    assert InitialStateCheck(np.zeros(1), {"rate": 0.0}, {"rate": 1.0}, 1.0, 1.0).evidence_error == np.inf
 
 
 @pytest.mark.slow
