@@ -162,10 +162,9 @@ def across_modes(
         # At an edge a few of the last draws may be far too heavy time and again, which all draws together show not to be so.
         enough = round_ == ROUNDS - 1 and estimate.pareto_k <= EVEN and estimate.efficiency >= EFFECTIVE
         if fits and (latest.believable or enough):
-            found = seen.evidence(latest) if latest.believable else seen.evidence(latest, by_all=True)
-            if (
-                len(points) > 1 or around.components > 1
-            ):  # there may be other modes, and those that hold less are not looked for
+            found = seen.evidence(latest, by_all=not latest.believable)
+            # There may be other modes, and those that hold less are not looked for.
+            if len(points) > 1 or around.components > 1:
                 found = found._replace(error=float(np.hypot(found.error, MATTERS)))
             lacking = _lacking(seen.log_density - fitted(seen.z), seen.log_weights, density_at_draws - fitted(some))
             return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found, lacking)

@@ -90,10 +90,10 @@ def weighed(
     if constrained(coordinates):  # the evidence is that of the prior that is left
         mass = draw_prior_and_mass(coordinates, max(len(x), OF_MASS), rng)[1]
         estimate = estimate._replace(value=estimate.value - mass.log, error=float(np.hypot(estimate.error, mass.error)))
-    if modes is None:  # weighted draws that say less have left out a part themselves
-        moved = moved and estimate.value >= log_evidence(idata).value - _chance(idata, estimate)
     if estimate.value >= log_evidence(idata).value - _chance(idata, estimate):
         found_to_fit(idata, estimate.pareto_k)
+    elif modes is None:  # weighted draws that say less have left out a part themselves
+        moved = False
     if modes is None and not moved and _same(idata, estimate):
         return Weighed()
     apart = float(stages(idata).attrs.get("chains_sd", 0.0))

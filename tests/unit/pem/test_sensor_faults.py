@@ -13,6 +13,7 @@ from pm_sysid.pem import sensor_faults
 from pm_sysid.pem.one_more import Directions
 from pm_sysid.pem.sensor_faults import Fault, sensor_fault
 from pm_sysid.pem.uneven_noise import samples
+from support import pem_cases
 
 TRUTH = {"m": 1.0, "c": 1.0, "k": 150.0}
 GUESS = {"m": 1.5, "c": 0.6, "k": 220.0}
@@ -93,21 +94,14 @@ def test_a_delay() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_delay_that_colours_the_innovations_is_no_success(seed: int) -> None:
     """By a whole sample: with it they are white, so that it is what has coloured them, and the unknowns are far off."""
-    slow = sid.System(
-        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z),
-        states=("z", "v"),
-        inputs=("F",),
-        params=("c", "k"),
-        observe=lambda t, x, dx, u, p: x.z,
-    )
     rng, t = np.random.default_rng(seed), 0.1 * np.arange(150)
     force = sum(a * np.sin(w * t + rng.uniform(0, 6)) for a, w in ((1.0, 0.7), (0.6, 2.2), (0.6, 4.3)))
     data = sid.TimeSeries(t, force, None, inputs="F")
-    y = sid.simulate(slow, data, {"c": 0.4, "k": 4.0}, x0=0.0)["y"].to_numpy()
+    y = sid.simulate(pem_cases.OSCILLATOR, data, pem_cases.TRUTH, x0=0.0)["y"].to_numpy()
     y = y + 0.1 * y.std() * rng.standard_normal(t.size)
     late = data.replace(y=np.concatenate([y[:1], y[:-1]]))
-    found = sid.fit_pem(slow, late, {"c": 0.8, "k": 3.0}, progressbar=False)
-    assert max(abs(found.p[n] - v) / found.stderr[n] for n, v in (("c", 0.4), ("k", 4.0))) > 3.0
+    found = sid.fit_pem(pem_cases.OSCILLATOR, late, pem_cases.GUESS, progressbar=False)
+    assert max(abs(found.p[n] - v) / found.stderr[n] for n, v in pem_cases.TRUTH.items()) > 3.0
     assert "The record shows a delay of y (0." in found.message and "not white" in found.message
     assert not found.success
 
@@ -188,9 +182,9 @@ def test_how_far_unknowns_move_without_some_values() -> None:
     y[left_out] = np.nan
     others = fit(oscillator(), data.replace(y=y))
     by = np.abs(others.x - found.x) / found.x_stderr
-    assert moved > 0.5 and moved == pytest.approx(by[unknown], rel=0.5)
+    assert 0.5 * by[unknown] < moved < by[unknown]  # less what may be chance
     rest = samples(others.target, others.x).standardised
-    np.testing.assert_allclose(there[~left_out], rest, atol=0.3 * rest.std())
+    np.testing.assert_allclose(there[~left_out], rest, atol=0.05 * rest.std())
 
 
 LAG = sid.System(
