@@ -57,6 +57,8 @@ LONELY = 3
 #: Points between two places of one region, nats by which none is lower than the lower place, and the chance that a draw of the
 #: region lies as far off.
 BETWEEN, VALLEY, OUTSIDE = 21, 2.0, 1e-3
+#: Most modes that independent proposals are fitted around.
+MOST_MODES = 8
 #: Draws that modes without any should have had: with fewer it may be chance.
 EXPECTED = 5.0
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
@@ -85,13 +87,14 @@ def sample(
     curvature there follow the draws:
 
     - of a model with ODE filters and up to 20 unknowns by independent proposals, mixtures of t distributions fitted to weighted
-      draws. Where one of these is higher than all modes, the search goes on from there. Where they fit poorly, the draws walk
-      until they have forgotten where they were. No gradients are needed, all runs in batches, and there is an evidence;
+      draws, which begin around all modes that were found. Where one of these draws is higher than all modes, the search goes on
+      from there. Where the proposals fit poorly, the draws walk until they have forgotten where they were. No gradients are
+      needed, all runs in batches, and there is an evidence;
     - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
-    - where there are several modes, constraints (potentials) or no single clear maximum, by :func:`sample_ibis`, and likewise
-      where the chains of NUTS do not mix, or mix slowly and nothing speaks against the sequential draws. The shares of several
-      modes are checked by weighted draws around each of them; where the sequential draws have others, the weighted ones take
-      their place, and so does their evidence.
+    - by :func:`sample_ibis` where there are constraints (potentials), no clear maximum, or several modes and independent
+      proposals do not fit or cannot begin around all of them. It also takes the place of NUTS where chains do not mix, or mix
+      slowly and nothing speaks against the sequential draws. The shares of several modes are checked by weighted draws around
+      each of them; where the sequential draws have others, the weighted ones take their place, and so does their evidence.
 
     Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
     marginalisation costs, and where it has processes, :func:`check_processes` what linearising about these does. Every choice
@@ -162,8 +165,10 @@ def sample(
     else:
         drawn = run.draw(run.choice() if method == "auto" else method)
     if method == "auto" and drawn.method == "independent" and (misfit := run.against(drawn.idata, drawn.method)):
-        run.say(f"independent proposals are given up ({' '.join(misfit)}); NUTS from the mode takes their place")
-        drawn = run.draw("nuts")
+        instead: Method = "ibis" if run.several() else "nuts"
+        takes = "sequential sampling takes" if instead == "ibis" else "NUTS from the mode takes"
+        run.say(f"independent proposals are given up ({' '.join(misfit)}); {takes} their place")
+        drawn = run.draw(instead)
     if method == "auto" and drawn.method == "nuts" and (misfit := run.against(drawn.idata, drawn.method)):
         drawn = run.instead_of_nuts(drawn, misfit)
     return run.finished(drawn)
@@ -298,9 +303,10 @@ class _Run:
             self.say("sequential sampling, since potentials or transforms cut the prior")
             return "ibis"
         shares = self.mode.shares
-        if np.sum(shares > SECOND_MODE) > 1:
-            by_mode = ", ".join(f"{100 * s:.3g} %" for s in shares)
-            self.say(f"sequential sampling, since there are {len(shares)} modes (shares by Laplace: {by_mode})")
+        by_mode = f"{len(shares)} modes (shares by Laplace: {', '.join(f'{100 * s:.3g} %' for s in shares)})"
+        # Without filters a gradient costs little, and so does a sequential run, which also sees modes that no search has found.
+        if self.several() and not (filter_names(self.model) and self._around_all()):
+            self.say(f"sequential sampling, since there are {by_mode}")
             return "ibis"
         if np.any(np.diag(self.mode.covariance)[coordinates.circular] > ALL_ROUND**2):
             # Along a flat circle no trajectory of NUTS ever turns back.
@@ -308,7 +314,7 @@ class _Run:
             return "ibis"
         # Without filters a gradient costs little; among many unknowns independent proposals seldom fit.
         if filter_names(self.model) and self.mode.point.size <= FEW_UNKNOWNS:
-            self.say("independent proposals, fitted around the mode")
+            self.say(f"independent proposals, fitted around {by_mode if self.several() else 'the mode'}")
             return "independent"
         self.say("NUTS from the mode, with the curvature there")
         return "nuts"
@@ -362,6 +368,7 @@ class _Run:
         settings: dict[str, Any] = {"model": self.model, "chains": self.chains, "progressbar": self.progressbar}
         heights = [mode.logp, *(m.logp for m in mode.modes)]
         settings["highest"] = max(heights) if stops else None
+        settings["others"] = self._modes_at([k for k in self._known_modes() if k > 0])
         draws = max(self.draws, 2 * (mode.point.size + 1))
         return sample_around_mode(mode.point, mode.covariance, draws, random_seed=self.random_seed, **settings)
 
@@ -399,12 +406,10 @@ class _Run:
         idata = self._sequential(weighs=not known)
         if self.mode is None or not known:
             return idata
-        points = np.array([self.mode.modes[k].point for k in known])
-        covariances = np.array([self.mode.modes[k].covariance for k in known])
-        shares = self.mode.shares[known]
-        found = weighed(idata, Target(self.model), self.random_seed, KnownModes(points, covariances, shares))
+        modes = self._modes_at(known)
+        found = weighed(idata, Target(self.model), self.random_seed, modes)
         if found.empty:
-            least = float(np.sum(shares[list(found.empty)]))
+            least = float(np.sum(modes.shares[list(found.empty)]))
             lost = f"No draw is near modes that hold about {100 * least:.2g} % of the posterior (Laplace's approximation)"
             if least * self.draws * self.chains > EXPECTED:
                 self.lost = f"{lost}."
@@ -413,6 +418,23 @@ class _Run:
         for line in found.said:
             self.say(line)
         return idata
+
+    def several(self) -> bool:
+        """Whether more than one mode counts."""
+        return self.mode is not None and int(np.sum(self.mode.shares > SECOND_MODE)) > 1
+
+    def _around_all(self) -> bool:
+        """Whether independent proposals can be fitted around all modes that count."""
+        counts = 0 if self.mode is None else int(np.sum(self.mode.shares > SECOND_MODE))
+        return counts <= MOST_MODES and len(self._known_modes()) == counts
+
+    def _modes_at(self, known: list[int]) -> KnownModes:
+        """Some of the modes, by their places in the list of all."""
+        mode = self._found()
+        d = mode.point.size
+        points = np.reshape([mode.modes[k].point for k in known], (len(known), d))
+        covariances = np.reshape([mode.modes[k].covariance for k in known], (len(known), d, d))
+        return KnownModes(points, covariances, mode.shares[known])
 
     def _known_modes(self) -> list[int]:
         """Which modes draws can be made around; none where there is one only, or too many unknowns."""
@@ -461,9 +483,11 @@ class _Run:
     def _judged(self, idata: xr.DataTree, method: Method) -> _Drawn:
         """Draws with what speaks against them."""
         reasons, elsewhere = self.against(idata, method), list[str]()
-        if method != "ibis" and self.mode is not None and np.sum(self.mode.shares > SECOND_MODE) > 1:
-            stays = "NUTS stays in the one it starts in" if method == "nuts" else "the proposals stay around the best one"
-            elsewhere.append(f"There are {len(self.mode.modes)} modes, and {stays}.")
+        if self.mode is not None and self.several():
+            if method == "nuts":
+                elsewhere.append(f"There are {len(self.mode.modes)} modes, and NUTS stays in the one it starts in.")
+            if method == "independent" and not self._around_all():
+                elsewhere.append(f"There are {len(self.mode.modes)} modes, and the proposals do not begin around all of them.")
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
         linearised, unknown = self._linearised(idata, method)

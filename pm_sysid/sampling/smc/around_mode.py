@@ -1,4 +1,4 @@
-"""Draws around a mode by independent proposals: adaptive importance sampling, then a sequential run's last stage.
+"""Draws around modes by independent proposals: adaptive importance sampling, then a sequential run's last stage.
 
 Proposals that begin at a mode have seen nothing else. The first ones therefore reach far beyond its curvature, in all unknowns
 together and in each alone, and in the end some of the draws walk with long steps: where they leave what the proposals have
@@ -7,6 +7,7 @@ drawn, the result has a doubt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from pm_sysid.sampling.smc.proposals import Mixture, moments
 from pm_sysid.sampling.smc.resampling import effective_size
 from pm_sysid.sampling.smc.seen_draws import Seen, of_prior
 from pm_sysid.sampling.smc.stages import stages
+from pm_sysid.sampling.smc.weighed import KnownModes
 
 #: Standard deviation of a logarithm from which on the number itself is tried in its place, and part of the best score below
 #: which units are given up.
@@ -47,8 +49,9 @@ CLOUD, ROUNDS, ENOUGH, AGREE = 4000, 16, 0.4, 2.0
 #: Widths of the first proposals beside that of the mode, evenly from there to the prior's; shares of those with all unknowns
 #: wider together, and with each alone; and how much wider than at the mode the widest are at least.
 WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
-#: Share of all proposals that are drawn about points on ridges, where there are any.
-ALONG = 0.2
+#: Share of all proposals that are drawn about points on ridges and other modes, where there are any; least part of the first
+#: ones that is around a mode.
+ALONG, LEAST = 0.2, 0.02
 #: Draws of the prior that tell its width, and the quantile for that in standard deviations of a Gaussian.
 PRIOR_DRAWS, QUANTILE = 2000, 3.0
 #: Draws that walk in the end, their steps, how often they walk, and their longest steps relative to what suits a Gaussian.
@@ -98,10 +101,11 @@ def sample_around_mode(
     random_seed: Any,
     progressbar: bool = True,
     highest: float | None = None,
+    others: KnownModes | None = None,
 ) -> xr.DataTree:
-    """Draw from a posterior with one mode, by proposals that do not depend on where a chain is.
+    """Draw from a posterior whose modes are known, by proposals that do not depend on where a chain is.
 
-    Each chain begins with draws of the prior and of t distributions with the curvature of the mode and with up to the width of
+    Each chain begins with draws of the prior and of t distributions with the curvature of each mode and with up to the width of
     the prior, weights them, fits a mixture of t distributions and draws again, until the weights are even. All draws of all
     rounds count, as draws of one mixture. The rest is the last stage of :func:`sample_ibis`: Markov chains over fresh
     proposals, and the evidence. Where these do not fit well, the draws are taken by the weights of all rounds if they are
@@ -114,7 +118,7 @@ def sample_around_mode(
     Parameters
     ----------
     point, covariance : numpy.ndarray, shapes (d,) and (d, d)
-        The mode in unconstrained space, and the inverse of the negative Hessian there.
+        The best mode in unconstrained space, and the inverse of the negative Hessian there.
     draws : int
         Draws of each chain.
     model : pm.Model
@@ -124,13 +128,15 @@ def sample_around_mode(
     progressbar : bool, default True
     highest : float, optional
         Log posterior at the highest mode that is known: a draw that is higher raises :class:`HigherPoint`.
+    others : KnownModes, optional
+        The other modes. Some draws of each proposal are about these, so that none is lost that holds little.
 
     Returns
     -------
     xarray.DataTree
         As :func:`sample_ibis` returns it, with one stage. It is to be believed where the proposals fit (``proposal_ess``,
         ``pareto_k``) or the draws have walked (``walks``), the chains agree, the last walk has found nothing (else
-        :func:`log_evidence` has a doubt), and the mode has the posterior's whole mass.
+        :func:`log_evidence` has a doubt), and the modes have the posterior's whole mass.
 
     Notes
     -----
@@ -145,13 +151,14 @@ def sample_around_mode(
     target = kernel.sequential.target
     # Angles make one turn about the mode: all that is near it lies in this turn.
     target.coordinates.centre = np.where(target.coordinates.circular, point, 0.0)
-    covariance = no_wider_than_turn(covariance, target.coordinates.circular)
-    along = ridges(PosteriorFunctions(model).descent_function(), point, covariance)
+    modes = _with_others(target, point, covariance, others)
+    batch = PosteriorFunctions(model).descent_function()
+    along = joined([ridges(batch, *at) for at in zip(modes.points, modes.covariances, strict=True)], modes)
     limit = np.inf if highest is None else highest + HIGHER
     drawn, spreading = list[_Chain](), False
     for seed in seeds_per_chain(random_seed, chains):
         rng = np.random.default_rng(seed)
-        cloud, fits = _cloud(target, point, covariance, along, limit, rng)
+        cloud, fits = _cloud(target, modes, along, limit, rng)
         in_units: Any = cloud.units
         sequential = replace(kernel.sequential, target=in_units, moves=moves if fits or cloud.covers else walking)
         z = cloud.seen.picked(cloud.seen.log_weights, CLOUD, rng)
@@ -187,6 +194,25 @@ def sample_around_mode(
     )
     idata["sample_stats"] = xr.DataTree(statistics)
     return idata
+
+
+def _with_others(target: Target, point: np.ndarray, covariance: np.ndarray, others: KnownModes | None) -> KnownModes:
+    """The best mode and the others, all in one turn of an angle."""
+    d, circular = len(point), target.coordinates.circular
+    more = others or KnownModes(np.empty((0, d)), np.empty((0, d, d)), np.empty(0))
+    return KnownModes(
+        np.concatenate([point[None], target.coordinates.wrapped(more.points)]),
+        np.array([no_wider_than_turn(c, circular) for c in (covariance, *more.covariances)]),
+        np.concatenate([[1.0 - more.shares.sum()], more.shares]),
+    )
+
+
+def joined(along: Sequence[Ridges], modes: KnownModes) -> Ridges:
+    """Ridges that lead away from several modes, and all modes but the first."""
+    return Ridges(
+        np.concatenate([*(a.points for a in along), modes.points[1:]]),
+        np.concatenate([*(a.covariances for a in along), modes.covariances[1:]]),
+    )
 
 
 class _Chain(NamedTuple):
@@ -401,8 +427,22 @@ class Cloud(NamedTuple):
         return Cloud.of(self.units, with_ridges(fitted, self.units, along), self.seen, rng)
 
 
+def _about(modes: KnownModes, units: NaturalUnits, width: np.ndarray) -> Mixture:
+    """The first proposals, about each mode."""
+    parts, about = [], np.maximum(modes.shares, LEAST)
+    for point, covariance in zip(modes.points, modes.covariances, strict=True):
+        slope = np.where(units.logs, units.natural(point), 1.0)
+        parts.append(stretched(units.natural(point), slope * covariance * slope[:, None], width))
+    return Mixture(
+        np.concatenate([a * part.shares for a, part in zip(about / about.sum(), parts, strict=True)]),
+        np.concatenate([part.means for part in parts]),
+        np.concatenate([part.roots for part in parts]),
+        FREEDOM,
+    )
+
+
 def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture:
-    """A mixture with a component at each point on a ridge."""
+    """A mixture with a component at each point on a ridge, and at each mode but the first."""
     slope = np.where(units.logs, units.natural(along.points), 1.0)
     means, roots = [], []
     for point, scale, covariance in zip(along.points, slope, along.covariances, strict=True):
@@ -418,9 +458,7 @@ def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture
     )
 
 
-def _cloud(
-    target: Target, point: np.ndarray, covariance: np.ndarray, along: Ridges, limit: float, rng: np.random.Generator
-) -> tuple[Cloud, bool]:
+def _cloud(target: Target, modes: KnownModes, along: Ridges, limit: float, rng: np.random.Generator) -> tuple[Cloud, bool]:
     """Draws of a proposal that has been fitted to weighted draws before, in the better units, and whether it fits.
 
     Proposals that see a part of the posterior fit that part. Those fitted to their draws reach a little further, and find more
@@ -429,13 +467,12 @@ def _cloud(
     Whether the logarithm of a positive unknown or the unknown itself is nearer to a mixture of t distributions is tried.
     """
     logs = NaturalUnits(target, np.zeros(target.size, dtype=bool))
-    uncertain = positive_unknowns(target) & (np.diag(covariance) > UNCERTAIN**2)
+    uncertain = positive_unknowns(target) & (np.diagonal(modes.covariances, axis1=1, axis2=2).max(axis=0) > UNCERTAIN**2)
     turns = [logs, NaturalUnits(target, uncertain)] if uncertain.any() else [logs]
     at = []
     for units, seen in zip(turns, of_prior(turns, rng), strict=True):
-        slope = np.where(units.logs, units.natural(point), 1.0)
         width = prior_width(units, np.random.default_rng(0))
-        first = stretched(units.natural(point), slope * covariance * slope[:, None], width)
+        first = _about(modes, units, width)
         at.append(Cloud.of(units, with_ridges(first, units, along), seen, rng))
     best = max(at, key=lambda cloud: cloud.score)
     for _ in range(ROUNDS - 1):

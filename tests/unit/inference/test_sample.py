@@ -134,11 +134,48 @@ def test_nuts_by_order_says_that_there_is_another_mode() -> None:
 
 
 @pytest.mark.slow
-def test_independent_proposals_by_order_doubt_the_evidence_where_there_is_another_mode() -> None:
-    with pytest.warns(UserWarning, match="There are 2 modes, and the proposals stay around the best one"):
+def test_independent_proposals_by_order_begin_around_all_modes_or_doubt_the_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    idata = sid.sample(two_modes(), 1000, method="independent", **QUIET)
+    share = float((idata.posterior["a"] > 0).mean())
+    assert idata.attrs["trusted"] == 1 and share == pytest.approx(1 / (1 + np.exp(-1.2)), abs=0.06)
+    monkeypatch.setattr(module, "MOST_MODES", 1)
+    said = "There are 2 modes, and the proposals do not begin around all of them"
+    with pytest.warns(UserWarning, match=said):
         idata = sid.sample(two_modes(), 300, method="independent", **QUIET)
-    assert idata.attrs["trusted"] == 0
-    assert "There are 2 modes, and the proposals stay around the best one." in sid.log_evidence(idata).doubt
+    assert idata.attrs["trusted"] == 0 and f"{said}." in sid.log_evidence(idata).doubt
+
+
+def squared_rate() -> pm.Model:
+    """A rate that is squared, so that its sign is told by the prior alone."""
+    with pm.Model() as model:
+        root = pm.Normal("root", 0.3, 0.6)
+        sid.ODEFilter("y", tiny.DECAY, tiny.RECORD, {"rate": root**2}, noise=0.05, x0=1.0, substeps=2)
+    return model
+
+
+def test_proposals_for_a_filter_begin_around_all_modes() -> None:
+    idata = sid.sample(squared_rate(), 1000, **QUIET | {"chains": 4})
+    grid = np.linspace(-2, 2, 2001)[:, None]
+    target = sid.Target(squared_rate(), 1)
+    density = target.log_prior(grid) + target.log_likelihood(grid)
+    weights = np.exp(density - density.max())
+    share = weights[grid[:, 0] < 0].sum() / weights.sum()
+    assert 0.05 < share < 0.4 and idata.attrs["method"] == "independent" and idata.attrs["trusted"] == 1
+    assert "independent proposals, fitted around 2 modes" in idata.attrs["choices"]
+    assert float((idata.posterior["root"] < 0).mean()) == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / 4000))
+    found, exact = sid.log_evidence(idata), float(np.log(weights.sum() * 0.002) + density.max())
+    assert found.doubt == "" and found.value == pytest.approx(exact, abs=4 * found.error + 1e-3)
+
+
+@pytest.mark.slow
+def test_sequential_sampling_takes_over_where_proposals_around_all_modes_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    against = module._Run.against
+    poor = lambda self, idata, method: ["They do not fit."] if method == "independent" else against(self, idata, method)  # noqa: E731
+    monkeypatch.setattr(module._Run, "against", poor)
+    idata = sid.sample(squared_rate(), 500, **QUIET)
+    assert (
+        idata.attrs["method"] == "ibis" and "They do not fit.); sequential sampling takes their place" in idata.attrs["choices"]
+    )
 
 
 def test_too_few_draws_are_said() -> None:

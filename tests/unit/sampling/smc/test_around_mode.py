@@ -29,6 +29,7 @@ from pm_sysid.sampling.smc.around_mode import (
 )
 from pm_sysid.sampling.smc.natural_units import NaturalUnits, positive_unknowns
 from pm_sysid.sampling.smc.stages import final, stages
+from pm_sysid.sampling.smc.weighed import KnownModes
 
 X = np.linspace(-1, 1, 40)
 Y = 0.3 + 0.7 * X + np.random.default_rng(0).standard_normal(40)
@@ -422,3 +423,66 @@ def test_a_tail_far_from_the_mode_is_found_or_its_lack_is_said(seed: int) -> Non
     idata = sample_around_mode(np.zeros(1), 0.01 * np.eye(1), 1000, model=model, chains=4, random_seed=seed, progressbar=False)
     share = float(np.mean(np.abs(idata.posterior["x"].values) > 1))
     assert share == pytest.approx(far, abs=0.03) or sid.log_evidence(idata).doubt
+
+
+def two_modes() -> tuple[pm.Model, np.ndarray, np.ndarray]:
+    """A curved mode and a second one of a hundredth; modes (2, 2) and covariances (2, 2, 2)."""
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 1.2, 1.0), pm.Normal("b", 0.0, 1.0)
+        pm.Normal("y", a**2, 0.6, observed=4.0)
+        pm.Normal("z", a * b, 0.2, observed=1.0)
+    modes = []
+    for sign in (1.0, -1.0):
+        found = sid.find_mode(model, start={"a": 2 * sign, "b": 0.5 * sign}, prior_draws=0, progressbar=False)
+        modes.append((found.point, found.covariance))
+    return model, *map(np.array, zip(*modes, strict=True))
+
+
+def exact_two_modes() -> tuple[float, float, np.ndarray]:
+    """Share of the second mode, log evidence, and standard deviations of both unknowns in the first one, by quadrature."""
+    a, b = np.meshgrid(np.linspace(-6, 6, 6001), np.linspace(-5, 5, 2001), indexing="ij")
+    log = norm(1.2, 1).logpdf(a) + norm(0, 1).logpdf(b) + norm(4.0, 0.6).logpdf(a**2) + norm(1.0, 0.2).logpdf(a * b)
+    weights = np.exp(log) * (a[1, 0] - a[0, 0]) * (b[0, 1] - b[0, 0])
+    total, first = weights.sum(), np.where(a > 0, weights, 0.0) / weights[a > 0].sum()
+    sd = [np.sqrt(np.sum(first * v**2) - np.sum(first * v) ** 2) for v in (a, b)]
+    return float(weights[a < 0].sum() / total), float(np.log(total)), np.array(sd)
+
+
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 22), marks=pytest.mark.slow)], ids=["two", "twenty"])
+def test_each_mode_that_is_known_holds_its_share(seeds: range) -> None:
+    model, points, covariances = two_modes()
+    share, evidence, sd = exact_two_modes()
+    assert 0.002 < share < 0.02
+    off = []
+    for seed in seeds:
+        options: dict[str, Any] = {"model": model, "chains": 4, "random_seed": seed, "progressbar": False}
+        others = KnownModes(points[1:], covariances[1:], np.array([0.3]))  # a rough share may be wrong
+        idata = sample_around_mode(points[0], covariances[0], 1000, others=others, **options)
+        found, draws = sid.log_evidence(idata), np.stack([idata.posterior[name].values for name in ("a", "b")], axis=-1)
+        assert found.doubt == ""
+        first = draws[draws[..., 0] > 0]
+        off.append([(found.value - evidence) / found.error, np.mean(draws[..., 0] < 0) / share - 1, *first.std(0) / sd - 1])
+    z, shares, *sds = np.array(off).T
+    by_chance = np.sqrt((1 - share) / (share * 4000))
+    assert np.all(np.abs(z) < 4) and np.sqrt(np.mean(z**2)) < 1.5
+    assert np.all(np.abs(shares) < 4 * by_chance) and abs(np.mean(shares)) < 4 * by_chance / np.sqrt(len(seeds))
+    assert np.all(np.abs(sds) < 0.06)
+
+
+def test_modes_may_lie_on_both_sides_of_where_an_angle_begins() -> None:
+    with pm.Model() as model:
+        angle = pm.VonMises("angle", 3.0, 0.5)
+        pm.Normal("y", pm.math.cos(angle), 0.05, observed=-0.9)  # two angles, near to each other across the half turn
+    at = np.arccos(-0.9)
+    target = Target(model)
+    points = target.unconstrained({"angle": np.array([at, -at])})
+    covariance = np.array([[[(0.05 / np.sin(at)) ** 2]]])
+    grid = np.linspace(-np.pi, np.pi, 100_001)
+    weights = np.exp(0.5 * np.cos(grid - 3.0) - 0.5 * ((np.cos(grid) + 0.9) / 0.05) ** 2)
+    others = KnownModes(points[1:], covariance, np.array([0.5]))
+    idata = sample_around_mode(
+        points[0], covariance[0], 1000, model=model, chains=2, random_seed=1, progressbar=False, others=others
+    )
+    share = weights[grid < 0].sum() / weights.sum()
+    assert sid.log_evidence(idata).doubt == ""
+    assert np.mean(idata.posterior["angle"].values < 0) == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / 2000))
