@@ -33,6 +33,7 @@ class Between(NamedTuple):
     gain: float
     unknown: int
     moved: float
+    step: np.ndarray
     white: bool = True
 
     @property
@@ -85,7 +86,9 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray, lower: n
         gain = c.gain(there[1].value, at.value)
         if moved.max() > MOVED and gain > POSSIBLE:
             white = not left_over(other, there[0], lower, upper).coloured
-            found.append(Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max()), white))
+            found.append(
+                Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max()), there[0] - x, white)
+            )
     return max(found, key=lambda b: (b.preferred, b.gain if b.preferred else b.moved), default=None)
 
 

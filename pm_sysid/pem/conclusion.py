@@ -36,6 +36,8 @@ LINEARISED = 0.3
 WRONG = 1.0
 #: Standard errors by which what is predicted of samples at a limit lies beyond it.
 BEYOND = 3.0
+#: Chance below which innovations follow an input beyond doubt.
+MISSES = 1e-4
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
 FEW_LEFT = 20
 #: Measured values of an output that tell its noise, at least.
@@ -51,12 +53,17 @@ INFEASIBLE, IMPOSSIBLE = -1, -2
 
 
 class Lacking(NamedTuple):
-    """What the record shows, and no unknown stands for: how much more likely it makes the record, words, and what to do."""
+    """What the record shows, and no unknown stands for: how much more likely it makes the record, words, and what to do.
+
+    ``step`` (k,) is what the unknowns would move by, and ``sure`` whether the record shows it beyond doubt.
+    """
 
     gain: float
     words: str
     remedy: str
     wrong: bool
+    step: np.ndarray
+    sure: bool = True
 
 
 class Conclusion:
@@ -81,6 +88,7 @@ class Conclusion:
         self.covariance = np.full((self.x.size, self.x.size), np.inf)
         self.held, self.unseen = (np.zeros(self.x.size, dtype=bool) for _ in range(2))
         self.untold: list[int] = []
+        self._follows: Following | None = None
         self._words = [found.doubt, found.solution.message]
         endless = isinstance(target, LogLikelihood) and boundless(target, self.x, setup.unknowns.x)
         searched = self.evaluation.finite and found.solution.status != INFEASIBLE
@@ -119,8 +127,24 @@ class Conclusion:
         sensors = self._of_sensors(rest, directions)
         dynamics = self._of_dynamics(rest, directions)
         lacking = sorted(filter(None, (inputs, sensors, dynamics)), key=lambda each: each.gain, reverse=True)
-        if not lacking:
+        if lacking:
+            self._of_what_lacks(lacking, inputs, rest)
+        self._of_missed_effects()
+
+    def _of_missed_effects(self) -> None:
+        """Innovations that follow an input are no noise: standard errors do not know what the model misses."""
+        follows = self._follows
+        if not self.success or follows is None or not (follows.lag > 0 and follows.clear and follows.p < MISSES):
             return
+        if np.any(self.held & ~self._positive):  # a bound may be what the model misses, and errors hold given that
+            return
+        self._fails(
+            "Estimates may be off by more than their standard errors, since the model misses a part of the effect of "
+            f"{follows.input}. Add what is missing (a term, a gain, a delay), or leave it to process noise (Q=...)."
+        )
+
+    def _of_what_lacks(self, lacking: list[Lacking], inputs: Lacking | None, rest: LeftOver) -> None:
+        """Name what makes the record most likely; it is no success where that is the cause of what is seen."""
         # Causes look like each other, and the one that makes the record most likely comes first; or other inputs, which have no
         # size of their own that could be fitted.
         best = inputs if inputs is not None and inputs.gain > ALMOST * lacking[0].gain else lacking[0]
@@ -129,7 +153,12 @@ class Conclusion:
         if any(each.wrong for each in lacking):
             self._fails(f"{words} {best.remedy}")
         else:
-            self._words.append(words + (" So may a term that is missing." if best is inputs and rest.coloured else ""))
+            # It may be a part of what is wrong, and the unknowns as far off as it says.
+            steps = [each.step for each in lacking if each.sure]
+            if steps:
+                self.covariance = self.covariance + np.diag(np.max(np.square(steps), axis=0))
+            others = " So may a term that is missing." if best is inputs and rest.coloured else ""
+            self._words.append(f"{words}{others}{' The standard errors allow for that.' if steps else ''}")
 
     @property
     def message(self) -> str:
@@ -196,7 +225,8 @@ class Conclusion:
         if p < UNEVEN or shared:
             self.covariance[inside] = sandwich(target, each, free, uneven=p < UNEVEN)
         colour = coloured(target, evened(target, own, free) if p < UNEVEN else own, free)
-        records, follows = target.filter.records, None if rest.noiseless else self._following(own)
+        records = target.filter.records
+        follows = self._follows = None if rest.noiseless else self._following(own)
         if (colour or rest.coloured) and not rest.noiseless:
             seen = colour.words if colour else f"The innovations are not white (p = {rest.p:.1g}; see resid())"
             means = MISLED
@@ -405,7 +435,7 @@ class Conclusion:
         if other.preferred:
             words = f"{as_told} explains the record better than {own!r}, e^{other.gain:.3g} times as likely; {moves}."
             wrong = other.moved > WRONG and (other.white or not rest.coloured)
-            return Lacking(other.gain, words, "Give the one that is true, or a higher sampling rate.", wrong)
+            return Lacking(other.gain, words, "Give the one that is true, or a higher sampling rate.", wrong, other.step)
         if other.counts:
             self._words.append(
                 f"{as_told} explains the record about as well as {own!r} (e^{other.gain:.2g} times as likely), and {moves}: "
@@ -421,7 +451,9 @@ class Conclusion:
         # As for a term: one that leaves white innovations has coloured them.
         wrong = fault.sure and fault.seen.moved > WRONG and (not rest.coloured or directions.white(fault.seen.left))
         remedy = "Correct the record (sid.detrend, a shift in time), or make it a parameter."
-        return Lacking(fault.seen.gain, self._shown(fault.words, fault.seen, fault.sure), remedy, wrong)
+        return Lacking(
+            fault.seen.gain, self._shown(fault.words, fault.seen, fault.sure), remedy, wrong, fault.seen.step, fault.sure
+        )
 
     def _of_dynamics(self, rest: LeftOver, directions: Directions) -> Lacking | None:
         """Whether a term that the equations lack explains the record better."""
@@ -431,7 +463,8 @@ class Conclusion:
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
         # Where innovations are not white, one that leaves white ones is what the model lacks; others may be a part of that.
         wrong = missing.sure and missing.seen.moved > WRONG and (not rest.coloured or directions.white(missing.seen.left))
-        return Lacking(missing.seen.gain, self._shown(missing.words, missing.seen, missing.sure), remedy, wrong)
+        shown = self._shown(missing.words, missing.seen, missing.sure)
+        return Lacking(missing.seen.gain, shown, remedy, wrong, missing.seen.step, missing.sure)
 
     def _shown(self, what: str, seen: OneMore, sure: bool = True) -> str:
         """What the record shows, and what it does to the unknown that moves most."""

@@ -222,6 +222,8 @@ def _fit(
             continue
         said.look_beyond()
         result.success, result.message = bool(said.success), said.message
+        result.cov, result.x_stderr = said.covariance, said.errors  # which may be wider now
+        result.stderr = rebuild(p_guess, said.errors[: setup.unknowns.n_leaves].tolist())
         named = ", ".join(f"{whole.layout.names[i]} (taken as {whole.x[i]:.4g})" for i in _rest(whole, searched))
         nothing = f"The record says nothing about the initial state {named}." if named else ""
         result.message = " ".join(filter(None, [result.message, nothing, words]))

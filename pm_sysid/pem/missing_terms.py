@@ -25,10 +25,13 @@ PERHAPS, COUNTS, LITTLE = 3.5, 3.0, 6.0
 COLOURED = 2.0
 #: A term that makes a record as likely as the best one does, but for this factor's logarithm, is named beside it.
 AS_LIKELY = 3.0
-#: Share of the likelihood foreseen that a term must reach where it is evaluated.
-FORESEEN = 0.5
+#: Share of what is foreseen by which a term must lower the squared errors where it is evaluated, and parts of the way there:
+#: unknowns that it moves by many standard errors move them along a curve.
+FORESEEN, PARTS = 0.5, (1.0, 0.5, 0.25)
 #: Fewest measured values, and most states of systems that are looked at.
 FEWEST, MOST_STATES = 40, 4
+#: A difference of states and inputs is looked at whose root mean squares differ by less than this factor.
+OF_ONE_SIZE = 10.0
 #: A sign is a tanh of the quantity over this share of its root mean square.
 SHARP = 0.05
 #: Factors of terms are moved by this share of the typical rate of change.
@@ -79,7 +82,7 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     Notes
     -----
     The score test (Rao 1948, Mathematical Proceedings of the Cambridge Philosophical Society 44, 50-57) for each term; the best
-    one is evaluated where it leads.
+    one is evaluated where it leads, or on the way there.
     """
     filter = target.filter
     if not isinstance(filter, KalmanFilter) or not directions.known or len(directions.e) < FEWEST:
@@ -104,26 +107,40 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     terms, moved = extended.terms, _Moved(target, filter.with_system(extended.system), params, x0, SHARP * size)
     small = SMALL * rate[[term.state for term in terms]] / np.array([term.unit(size) for term in terms])
     up, down = moved.innovations(np.diag(small)), moved.innovations(np.diag(-small))
-    found = list[tuple[int, OneMore, bool]]()
-    for k, direction in enumerate((down - up) / (2 * small[:, None])):
+    by_term = (down - up) / (2 * small[:, None])
+
+    found, gains = list[tuple[Candidate, OneMore, bool]](), np.zeros(len(terms))
+    for candidate in [*_each(terms), *_differences(terms, size)]:
+        with np.errstate(invalid="ignore"):
+            direction = candidate.factors @ by_term[candidate.rows]
         seen = directions.along(direction, PERHAPS) if np.isfinite(direction).all() and direction.any() else None
-        if seen is not None and (sure := _shown(seen)) is not None:
-            found.append((k, seen, sure))
+        if seen is None:
+            continue
+        if len(candidate.rows) == 1:
+            gains[candidate.rows] = seen.gain
+        elif seen.gain < gains[candidate.rows].max() + AS_LIKELY:  # two terms say no more than one by itself
+            continue
+        if (sure := _shown(seen)) is not None:
+            found.append((candidate, seen, sure))
     found.sort(key=lambda each: (each[2], each[1].gain), reverse=True)
     if not found:
         return None
-    k, best, sure = found[0]
+    chosen, best, sure = found[0]
     factor = np.zeros((1, len(terms)))
-    factor[0, k] = best.size
-    (there,) = moved.innovations(factor, *target.layout.place(x + best.step))
-    with np.errstate(all="ignore"):  # it may explode there
-        gain = 0.5 * len(there) * float(np.log(max(directions.e @ directions.e, 1e-300) / max(there @ there, 1e-300)))
-    if not gain > FORESEEN * best.gain:
+    factor[0, chosen.rows] = best.size * chosen.factors
+    squares = float(directions.e @ directions.e)
+    fewer = squares - float(best.left @ best.left)
+    for part in PARTS:
+        (there,) = moved.innovations(part * factor, *target.layout.place(x + part * best.step))
+        with np.errstate(all="ignore"):  # it may explode there
+            if squares - float(there @ there) > FORESEEN * (1 - (1 - part) ** 2) * fewer:
+                break
+    else:
         return None
-    alike = [terms[j].words for j, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
-    term, also = terms[k], f" (or one with {' or '.join(alike)})" if alike else ""
-    factors = f"{best.size:.3g} ± {best.error:.1g}"
-    return Missing(f"a term ({factors}) {term.words}{also} in the rate of change of {system.states[term.state]}", best, sure)
+    alike = [other.words for other, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
+    also = f" (or one with {' or '.join(alike)})" if alike else ""
+    factors, state = f"{best.size:.3g} ± {best.error:.1g}", system.states[terms[chosen.rows[0]].state]
+    return Missing(f"a term ({factors}) {chosen.words}{also} in the rate of change of {state}", best, sure)
 
 
 def _shown(seen: OneMore) -> bool | None:
@@ -150,6 +167,32 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], states: int)
         for a, b in ((1, 1), (2, 1), (1, 2)):
             words = " ".join(f"{names[k]}^{power}" if power > 1 else names[k] for k, power in ((i, a), (j, b)))
             yield Term(state, words, lambda z, s, i=i, j=j, a=a, b=b: z[i] ** a * z[j] ** b, {i: a, j: b})  # type: ignore[misc]
+
+
+class Candidate(NamedTuple):
+    """A term in words, or a difference of terms: their places in the list of all, and their factors in it."""
+
+    words: str
+    rows: list[int]
+    factors: np.ndarray
+
+
+def _each(terms: Sequence[Term]) -> Iterator[Candidate]:
+    """Each term by itself."""
+    for k, term in enumerate(terms):
+        yield Candidate(term.words, [k], np.ones(1))
+
+
+def _differences(terms: Sequence[Term], size: np.ndarray) -> Iterator[Candidate]:
+    """Differences of states and inputs, as of springs between bodies and leaks to the surroundings.
+
+    Only of such as are of one size (n,): a difference of others is the larger one.
+    """
+    linear = [(k, term) for k, term in enumerate(terms) if list(term.powers.values()) == [1]]
+    for (a, first), (b, second) in combinations(linear, 2):
+        (i,), (j,) = first.powers, second.powers
+        if first.state == second.state and max(size[i], size[j]) < OF_ONE_SIZE * min(size[i], size[j]):
+            yield Candidate(f"({first.words} - {second.words})", [a, b], np.array([1.0, -1.0]))
 
 
 class _Extended(NamedTuple):

@@ -1,4 +1,4 @@
-"""Offset, drift and delay of a sensor that no unknown stands for: whether the record shows them, and what they cost."""
+"""Offset, drift and delay of sensors that no unknown stands for: whether the record shows them, and what they cost."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ PERHAPS, COUNTS = 3.0, 3.0
 COLOURED = 2.0
 #: Fewest measured values that show a fault, and the longest delay in sampling intervals that a straight line tells.
 FEWEST, LATEST = 40, 3.0
+#: Outputs may have a fault in common whose spreads differ by less than this factor.
+OF_ONE_KIND = 10.0
 #: Outputs are moved by this share of their spread to see what a filter makes of a fault.
 SMALL = 1e-4
 
@@ -78,12 +80,12 @@ def _directions(target: Objective, x: np.ndarray) -> Iterator[tuple[str, float, 
     std = np.sqrt(values[:, m : 2 * m]) if isinstance(target, LogLikelihood) else np.ones(seen.shape)
     predicted = np.where(seen, y - values[:, :m], np.nan)
 
-    def added(pattern: np.ndarray, i: int) -> np.ndarray:
-        """What a pattern (T,) in an output adds to the innovations."""
+    def added(pattern: np.ndarray, *outputs: int) -> np.ndarray:
+        """What a pattern (T,) in some outputs adds to the innovations."""
         whole = np.zeros(seen.shape)
-        whole[:, i] = pattern
+        whole[:, outputs] = pattern[:, None]
         if not freely:
-            small = SMALL * max(float(np.nanstd(y[:, i])), 1e-300)
+            small = SMALL * max(float(np.nanmin(np.nanstd(y[:, outputs], axis=0))), 1e-300)
             moved = filter.with_outputs(y + small * whole).run(*target.layout.place(x), target.layout.motion, target.want)[0]
             whole = (moved[:, :m] - values[:, :m]) / small
         return np.asarray((whole / std)[seen])
@@ -100,6 +102,12 @@ def _directions(target: Objective, x: np.ndarray) -> Iterator[tuple[str, float, 
             yield f"a drift of {name}{where} ({{}} from beginning to end)", 2.0, np.inf, added(here * time, i)
         if freely and (late := _rates(predicted[:, i], records)) is not None:
             yield f"a delay of {name} ({{}} in time)", 1.0, LATEST * median_step(records), added(-late, i)
+    together = [i for i in range(len(names)) if np.count_nonzero(seen[:, i]) >= FEWEST]
+    spread = np.nanstd(y[:, together], axis=0) if together else np.ones(1)
+    if len(together) > 1 and spread.max() < OF_ONE_KIND * spread.min():
+        every = " and ".join(names[i] for i in together)
+        yield f"an offset of {every} ({{}} of each)", 1.0, np.inf, added(np.ones(len(of)), *together)
+        yield f"a drift of {every} ({{}} of each from beginning to end)", 2.0, np.inf, added(time, *together)
 
 
 def _rates(predicted: np.ndarray, records: Sequence[TimeSeries]) -> np.ndarray | None:
