@@ -36,6 +36,8 @@ LINEARISED = 0.3
 WRONG = 1.0
 #: Standard errors by which what is predicted of samples at a limit lies beyond it.
 BEYOND = 3.0
+#: Logarithm of how much more likely a cause must make the record for standard errors to contain it, where it may be chance.
+LIKELY = 8.0
 #: Chance below which innovations follow an input beyond doubt.
 MISSES = 1e-4
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
@@ -154,7 +156,7 @@ class Conclusion:
             self._fails(f"{words} {best.remedy}")
         else:
             # It may be a part of what is wrong, and the unknowns as far off as it says.
-            steps = [each.step for each in lacking if each.sure]
+            steps = [each.step for each in lacking if each.sure or each.gain > LIKELY]
             if steps:
                 self.covariance = self.covariance + np.diag(np.max(np.square(steps), axis=0))
             others = " So may a term that is missing." if best is inputs and rest.coloured else ""

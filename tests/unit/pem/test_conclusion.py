@@ -1,0 +1,119 @@
+"""What a fit concludes of causes that no unknown stands for: no success, or errors that contain what they would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+
+import pm_sysid as sid
+
+BODIES = {"g": 2.0, "ga": 1.0, "C1": 50.0, "C2": 200.0}
+MOTOR = {"R": 1.5, "K": 0.1, "b": 1e-3, "d": 0.02}
+
+
+def bodies(leak: float = 0.0) -> sid.System:
+    """Two bodies that exchange heat, the second with the surroundings; a leak of the first is not among the parameters."""
+    return sid.System(
+        lambda t, x, u, p: (
+            (u.Q + p.g * (x.T2 - x.T1) + leak * (u.Ta - x.T1)) / p.C1,
+            (p.g * (x.T1 - x.T2) + p.ga * (u.Ta - x.T2)) / p.C2,
+        ),
+        states=("T1", "T2"),
+        inputs=("Q", "Ta"),
+        params=tuple(BODIES),
+        observe=lambda t, x, dx, u, p: {"T1": x.T1, "T2": x.T2},
+    )
+
+
+def of_bodies(seed: int, leak: float = 0.0, drift: float = 0.0) -> sid.PEMResult:
+    """Temperatures with noise of 0.05 K, and a drift of both sensors; fitted without either."""
+    rng, t = np.random.default_rng(seed), 5.0 * np.arange(400)
+    heat = np.repeat((rng.random(20) < 0.5) * 60.0, 20)
+    inputs = {"Q": heat, "Ta": 10.0 + 3.0 * np.sin(2 * np.pi * t / 1700.0 + seed)}
+    data = sid.TimeSeries(t, inputs, None, intersample="zoh")
+    run = sid.simulate(bodies(leak), data, BODIES, x0={"T1": 15.0, "T2": 12.0})
+    y = {name: run[name].to_numpy() + 0.05 * rng.standard_normal(t.size) + drift * t / t[-1] for name in ("T1", "T2")}
+    return sid.fit_pem(bodies(), data.replace(y=y), {"g": 1.0, "ga": 0.5, "C1": 100.0, "C2": 100.0}, progressbar=False)
+
+
+def motor(*known: str) -> sid.System:
+    """Current and speed of a motor with viscous and dry friction; what is ``known`` is no parameter."""
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> Any:
+        R, K, b, d = (MOTOR[name] if name in known else getattr(p, name) for name in MOTOR)
+        return (u.V - R * x.i - K * x.w) / 0.01, (K * x.i - b * x.w - d * pt.tanh(2.0 * x.w)) / 0.002
+
+    names = tuple(name for name in MOTOR if name not in known)
+    observe = lambda t, x, dx, u, p: {"i": x.i, "w": x.w}  # noqa: E731
+    return sid.System(dynamics, states=("i", "w"), inputs=("V",), params=names, observe=observe)
+
+
+def of_motor(seed: int, gain: float) -> sid.PEMResult:
+    """A record in which the voltage was measured ``gain`` times as large as it is."""
+    rng, t = np.random.default_rng(seed), 0.01 * np.arange(600)
+    voltage = np.repeat(rng.uniform(-12.0, 12.0, 30), 20)
+    data = sid.TimeSeries(t, {"V": voltage}, None, intersample="zoh")
+    run = sid.simulate(motor(*MOTOR), data, {}, x0=0.0)
+    y = {name: run[name].to_numpy() + noise * rng.standard_normal(t.size) for name, noise in (("i", 0.03), ("w", 0.5))}
+    measured = sid.TimeSeries(t, {"V": gain * voltage}, y, intersample="zoh")
+    return sid.fit_pem(motor(), measured, {"R": 1.0, "K": 0.2, "b": 2e-3, "d": 0.01}, x0=0.0, progressbar=False)
+
+
+def far(fit: sid.PEMResult, truth: dict[str, float]) -> float:
+    """Standard errors by which the worst unknown is off."""
+    return max(abs(fit.p[name] - value) / fit.stderr[name] for name, value in truth.items())
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))])
+def test_a_leak_that_the_model_lacks_is_named_and_no_success(seed: int) -> None:
+    """It is a difference of a state and an input, of which neither alone explains it."""
+    right, leaks = of_bodies(seed), of_bodies(seed, leak=0.15)
+    assert right.success and far(right, BODIES) < 4 and "The record shows" not in right.message
+    assert not leaks.success and any(f"(T1 - {other})" in leaks.message for other in ("Ta", "T2"))
+    assert "in the rate of change of T1" in leaks.message
+
+
+@pytest.mark.slow
+def test_errors_contain_a_cause_that_is_named() -> None:
+    """A drift of both sensors looks like heat exchange: before errors contained it, 5 of 12 were off, and a success."""
+    named = off = 0
+    for seed in range(12):
+        fit = of_bodies(seed, drift=0.1)
+        named += "a drift of T1 and T2" in fit.message
+        off += fit.success and far(fit, BODIES) > 4
+    assert named >= 6 and off <= 3, (named, off)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 6))])
+def test_innovations_that_follow_an_input_are_no_success(seed: int) -> None:
+    right, wrong = of_motor(seed, 1.0), of_motor(seed, 1.1)
+    assert right.success and far(right, MOTOR) < 4
+    assert not wrong.success
+    said = (
+        "Estimates may be off by more than their standard errors, since the model misses a part of the effect of V"
+        in wrong.message
+    )
+    assert said or "which the model lacks" in wrong.message
+
+
+def test_the_errors_of_a_result_are_those_that_its_message_speaks_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cause that leaves coloured innovations is no verdict, and its step is added to each variance."""
+    from pm_sysid.pem import conclusion
+
+    plain = of_bodies(0)
+    step = np.array([0.5, -0.3, 2.0, 0.0, *[0.0] * (len(plain.names) - 4)])
+    cause = conclusion.Lacking(100.0, "The record shows it.", "", False, step, True)
+    monkeypatch.setattr(conclusion.Conclusion, "_of_dynamics", lambda *args: cause)
+    wide = of_bodies(0)
+    assert wide.success and wide.message.endswith("The record shows it. The standard errors allow for that.")
+    np.testing.assert_allclose(wide.x_stderr**2, plain.x_stderr**2 + step**2, rtol=1e-6)
+    np.testing.assert_allclose(np.diag(wide.cov), wide.x_stderr**2)
+    assert list(wide.stderr.values()) == wide.x_stderr[:4].tolist()
+    doubtful = cause._replace(gain=5.0, sure=False)  # may be chance
+    monkeypatch.setattr(conclusion.Conclusion, "_of_dynamics", lambda *args: doubtful)
+    as_before = of_bodies(0)
+    np.testing.assert_allclose(as_before.x_stderr, plain.x_stderr, rtol=1e-6)
+    assert "allow for that" not in as_before.message
