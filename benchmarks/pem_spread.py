@@ -26,6 +26,9 @@
 - ``terms``: 40 records each of oscillators and a tank whose fitted equations lack a term that the true ones have, and of such
   that lack none, with white noise, correlated noise and random pushes. Confidently wrong is more than 3.5 standard errors off,
   with success and no word that the model lacks something or that errors may be too small.
+- ``networks``: 40 records each of two bodies that exchange heat, right, with a leak that the fit knows nothing of, and with a
+  drift of both sensors; and of a motor with dry friction, right, whose voltage is measured as 1.1 of what it is, and fitted
+  without the friction. Confidently wrong is more than four standard errors off with success, whatever is said.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -605,6 +608,75 @@ def _of_terms(fits: list[Any], truth: dict[str, float], term: str, seconds: floa
     }  # fmt: skip
 
 
+def bodies(leak: float) -> sid.System:
+    """Two bodies that exchange heat, the second with the surroundings, and the first through a leak."""
+    return sid.System(
+        lambda t, x, u, p: (
+            (u.Q + p.g * (x.T2 - x.T1) + leak * (u.Ta - x.T1)) / p.C1,
+            (p.g * (x.T1 - x.T2) + p.ga * (u.Ta - x.T2)) / p.C2,
+        ),
+        states=("T1", "T2"), inputs=("Q", "Ta"), params=("g", "ga", "C1", "C2"),
+        observe=lambda t, x, dx, u, p: {"T1": x.T1, "T2": x.T2},
+    )  # fmt: skip
+
+
+def motor(dry: bool) -> sid.System:
+    """Current and speed of a motor with viscous friction, and with a dry one."""
+
+    def dynamics(t: Any, x: Any, u: Any, p: Any) -> Any:
+        slowed = p.b * x.w + (p.d * pt.tanh(2.0 * x.w) if dry else 0.0)
+        return (u.V - p.R * x.i - p.K * x.w) / 0.01, (p.K * x.i - slowed) / 0.002
+
+    params = ("R", "K", "b", *(["d"] if dry else []))
+    return sid.System(
+        dynamics, states=("i", "w"), inputs=("V",), params=params, observe=lambda t, x, dx, u, p: {"i": x.i, "w": x.w}
+    )
+
+
+def networks(n: int) -> dict[str, Any]:
+    """Systems of several outputs, whose equations, inputs or sensors are not all as the fit takes them."""
+    print("\nBodies that exchange heat, and a motor")
+    results = {}
+    heat, electric = {"g": 2.0, "ga": 1.0, "C1": 50.0, "C2": 200.0}, {"R": 1.5, "K": 0.1, "b": 1e-3, "d": 0.02}
+    cases: dict[str, dict[str, float]] = {
+        "two bodies": {}, "two bodies, a leak is missing": {"leak": 0.15}, "two bodies, both sensors drift": {"drift": 0.1},
+        "motor": {"gain": 1.0}, "motor, voltage times 1.1": {"gain": 1.1},
+        "motor, dry friction is missing": {"gain": 1.0, "dry": False},
+    }  # fmt: skip
+    for name, how in cases.items():
+        start, fits, truth = time.perf_counter(), [], dict(electric if "gain" in how else heat)
+        for seed in range(n):
+            rng = np.random.default_rng(seed)
+            if "gain" in how:
+                t, model, noises = 0.01 * np.arange(600), motor(bool(how.get("dry", True))), {"i": 0.03, "w": 0.5}
+                inputs, x0 = {"V": np.repeat(rng.uniform(-12.0, 12.0, 30), 20)}, {"i": 0.0, "w": 0.0}
+                true, guess = motor(True), {"R": 1.0, "K": 0.2, "b": 2e-3, "d": 0.01}
+            else:
+                t, model, noises = 5.0 * np.arange(400), bodies(0.0), {"T1": 0.05, "T2": 0.05}
+                inputs, x0 = {"Q": np.repeat((rng.random(20) < 0.5) * 60.0, 20)}, {"T1": 15.0, "T2": 12.0}
+                inputs["Ta"] = 10.0 + 3.0 * np.sin(2 * np.pi * t / 1700.0 + seed)
+                true, guess = bodies(how.get("leak", 0.0)), {"g": 1.0, "ga": 0.5, "C1": 100.0, "C2": 100.0}
+            record = sid.TimeSeries(t, inputs, None, intersample="zoh")
+            run = sid.simulate(true, record, truth, x0=x0)
+            y = {
+                k: run[k].to_numpy() + v * rng.standard_normal(t.size) + how.get("drift", 0.0) * t / t[-1]
+                for k, v in noises.items()
+            }
+            measured = {k: v * (how.get("gain", 1.0) if k == "V" else 1.0) for k, v in inputs.items()}
+            data = sid.TimeSeries(t, measured, y, intersample="zoh")
+            known = {k: v for k, v in guess.items() if k in model.params}
+            fits.append(sid.fit_pem(model, data, known, progressbar=False))
+        z = np.array([np.abs(scores(f, {k: v for k, v in truth.items() if k in model.params})).max() for f in fits])
+        sure = np.array([f.success for f in fits])
+        results[name] = {
+            "records": n, "more than four errors off": int(np.sum(z > 4)), "confidently wrong": int(np.sum((z > 4) & sure)),
+            "said that it is not sure": int(np.sum(~sure)), "median of the largest": float(np.median(z)),
+            "seconds": (time.perf_counter() - start) / n,
+        }  # fmt: skip
+        print(f"  {name}: {results[name]}", flush=True)
+    return results
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -731,7 +803,7 @@ SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     "spread": (spread, 1000), "prior": (prior, 500), "sign": (sign, 200), "weak": (weak, 100), "equal": (equal, 40),
     "rugged": (rugged, 100),
     "proportional": (proportional, 200), "linearised": (linearised, 100), "between": (between, 60),
-    "sensors": (sensors, 40), "terms": (terms, 40),
+    "sensors": (sensors, 40), "terms": (terms, 40), "networks": (networks, 40),
     "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 

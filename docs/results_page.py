@@ -263,6 +263,7 @@ SPREADS = {
     "between": "Duffing oscillator",
     "sensors": "sensor with a fault",
     "terms": "equations that lack",
+    "networks": "several outputs",
 }
 
 
