@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from pm_sysid.records.residual_tests import correlation, ljung_box, long_run
 LAGS, EACH = 25, 4
 #: Few lags, and the chance of white noise below which what is left is none.
 FEW, NOT_WHITE = 5, 1e-4
+#: Singular values of slopes below this share of the largest are as good as zero.
+RANK = 1e-10
 #: Share of a direction that the unknowns must leave: rates of change by differences have errors of this size.
 ALIKE = 1e-5
 #: Standard errors by which estimates without some values may differ by chance.
@@ -77,6 +80,21 @@ class Directions:
         self.slope = slope / self.scale
         self._rows = np.nonzero(target.measured)[0]
 
+    @cached_property
+    def _axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Singular vectors (N, r) and (r, k) of the slopes, and values (r,), without those that are as good as zero.
+
+        Once for all directions: of a hundred terms each, a decomposition took most of the time of a fit.
+        """
+        left, sizes, right = np.linalg.svd(self.slope, full_matrices=False)
+        kept = sizes > RANK * sizes.max(initial=0.0)
+        return left[:, kept], sizes[kept], right[kept]
+
+    @cached_property
+    def _leverage(self) -> np.ndarray:
+        """Leverages (N,) of the innovations by the unknowns alone."""
+        return np.asarray(np.sum(self._axes[0] ** 2, axis=1))
+
     @property
     def known(self) -> bool:
         """Whether there is an unknown, and all derivatives are finite."""
@@ -88,17 +106,17 @@ class Directions:
 
         None, too, where it differs from zero by no more than ``least`` errors of white noise, which are the smallest.
         """
-        own = np.linalg.lstsq(self.slope, direction, rcond=1e-10)[0]
-        rest = direction - self.slope @ own
+        left, sizes, right = self._axes
+        share = left.T @ direction
+        own, rest = right.T @ (share / sizes), direction - left @ share
         length = float(rest @ rest)
         if not np.isfinite(length) or not length > ALIKE * float(direction @ direction):
             return None
         size = float(rest @ self.e) / length
         noise = self.e - size * rest
         # Few values may have decided both, and look quiet then: by leverages, and by what is left of all.
-        basis = np.linalg.qr(np.column_stack([self.slope, direction / np.linalg.norm(direction)]))[0]
-        leverage = np.minimum(np.sum(basis**2, axis=1), 0.999)
-        freedom = max(len(self.e) - basis.shape[1], 1)
+        leverage = np.minimum(self._leverage + rest**2 / length, 0.999)
+        freedom = max(len(self.e) - len(sizes) - 1, 1)
         together = np.bincount(self._rows, rest * noise / (1 - leverage))  # outputs may have noise in common
         variance = max(float(together @ together), length * float(noise @ noise) / freedom)
         if abs(size) * length <= least * np.sqrt(variance):
