@@ -302,7 +302,7 @@ class _Run:
         if constrained(coordinates):
             self.say("sequential sampling, since potentials or transforms cut the prior")
             return "ibis"
-        shares = self.mode.shares
+        shares = self.mode.shares[self.mode.shares > SECOND_MODE]
         by_mode = f"{len(shares)} modes (shares by Laplace: {', '.join(f'{100 * s:.3g} %' for s in shares)})"
         # Without filters a gradient costs little, and so does a sequential run, which also sees modes that no search has found.
         if self.several() and not (filter_names(self.model) and self._around_all()):
@@ -487,7 +487,8 @@ class _Run:
             if method == "nuts":
                 elsewhere.append(f"There are {len(self.mode.modes)} modes, and NUTS stays in the one it starts in.")
             if method == "independent" and not self._around_all():
-                elsewhere.append(f"There are {len(self.mode.modes)} modes, and the proposals do not begin around all of them.")
+                counts = int(np.sum(self.mode.shares > SECOND_MODE))
+                elsewhere.append(f"There are {counts} modes, and the proposals do not begin around all of them.")
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
         linearised, unknown = self._linearised(idata, method)

@@ -57,7 +57,7 @@ INFEASIBLE, IMPOSSIBLE = -1, -2
 class Lacking(NamedTuple):
     """What the record shows, and no unknown stands for: how much more likely it makes the record, words, and what to do.
 
-    ``step`` (k,) is what the unknowns would move by, and ``sure`` whether the record shows it beyond doubt.
+    ``step`` (k,) is what the unknowns would move by, and ``counts`` whether errors have to allow for that.
     """
 
     gain: float
@@ -65,7 +65,7 @@ class Lacking(NamedTuple):
     remedy: str
     wrong: bool
     step: np.ndarray
-    sure: bool = True
+    counts: bool
 
 
 class Conclusion:
@@ -77,6 +77,8 @@ class Conclusion:
         Whether the search ended at an optimum that the record determines, with standard errors that hold.
     covariance : ndarray, shape (k, k)
         Of the unknowns: infinite for those that the record cannot tell, zero for those that are ``held``.
+    allowed : ndarray, shape (k,)
+        Squares of what a named cause would move the unknowns by. It is no part of the covariance: the model does not have it.
     held : ndarray of bool, shape (k,)
         Unknowns on a bound, and noise that is as good as zero.
     untold : list of int
@@ -89,6 +91,7 @@ class Conclusion:
         self.success = found.solution.success and not found.doubt
         self.covariance = np.full((self.x.size, self.x.size), np.inf)
         self.held, self.unseen = (np.zeros(self.x.size, dtype=bool) for _ in range(2))
+        self.allowed = np.zeros(self.x.size)
         self.untold: list[int] = []
         self._follows: Following | None = None
         self._words = [found.doubt, found.solution.message]
@@ -141,7 +144,7 @@ class Conclusion:
         if np.any(self.held & ~self._positive):  # a bound may be what the model misses, and errors hold given that
             return
         self._fails(
-            "Estimates may be off by more than their standard errors, since the model misses a part of the effect of "
+            "Estimates may be off by more than any standard errors say, since the model misses a part of the effect of "
             f"{follows.input}. Add what is missing (a term, a gain, a delay), or leave it to process noise (Q=...)."
         )
 
@@ -151,16 +154,14 @@ class Conclusion:
         # size of their own that could be fitted.
         best = inputs if inputs is not None and inputs.gain > ALMOST * lacking[0].gain else lacking[0]
         named = [best, *(each for each in lacking if each is not best and each.gain > best.gain - AS_LIKELY)]
-        words = " Or: ".join(each.words for each in named)
         if any(each.wrong for each in lacking):
-            self._fails(f"{words} {best.remedy}")
-        else:
-            # It may be a part of what is wrong, and the unknowns as far off as it says.
-            steps = [each.step for each in lacking if each.sure or each.gain > LIKELY]
-            if steps:
-                self.covariance = self.covariance + np.diag(np.max(np.square(steps), axis=0))
-            others = " So may a term that is missing." if best is inputs and rest.coloured else ""
-            self._words.append(f"{words}{others}{' The standard errors allow for that.' if steps else ''}")
+            self._fails(f"{' Or: '.join(each.words for each in named)} {best.remedy}")
+            return
+        # A cause may be a part of what is wrong, and the unknowns as far off as it says.
+        self.allowed = np.max([each.step**2 if each.counts else 0.0 * each.step for each in named], axis=0)
+        allow = " The standard errors allow for that."
+        words = " Or: ".join(each.words + (allow if each.counts else "") for each in named)
+        self._words.append(words + (" So may a term that is missing." if best is inputs and rest.coloured else ""))
 
     @property
     def message(self) -> str:
@@ -171,7 +172,7 @@ class Conclusion:
     def errors(self) -> np.ndarray:
         """Standard errors (k,)."""
         with np.errstate(invalid="ignore"):
-            return np.sqrt(np.diag(self.covariance))
+            return np.sqrt(np.diag(self.covariance) + self.allowed)
 
     def _fails(self, why: str) -> None:
         self.success = False
@@ -436,8 +437,9 @@ class Conclusion:
         as_told = f"{names} between the samples: intersample={other.intersample!r}"
         if other.preferred:
             words = f"{as_told} explains the record better than {own!r}, e^{other.gain:.3g} times as likely; {moves}."
-            wrong = other.moved > WRONG and (other.white or not rest.coloured)
-            return Lacking(other.gain, words, "Give the one that is true, or a higher sampling rate.", wrong, other.step)
+            remedy = "Give the one that is true, or a higher sampling rate."
+            counts = other.white or not rest.coloured  # likelihoods of correlated innovations differ by too much
+            return Lacking(other.gain, words, remedy, counts and other.moved > WRONG, other.step, counts)
         if other.counts:
             self._words.append(
                 f"{as_told} explains the record about as well as {own!r} (e^{other.gain:.2g} times as likely), and {moves}: "
@@ -453,9 +455,7 @@ class Conclusion:
         # As for a term: one that leaves white innovations has coloured them.
         wrong = fault.sure and fault.seen.moved > WRONG and (not rest.coloured or directions.white(fault.seen.left))
         remedy = "Correct the record (sid.detrend, a shift in time), or make it a parameter."
-        return Lacking(
-            fault.seen.gain, self._shown(fault.words, fault.seen, fault.sure), remedy, wrong, fault.seen.step, fault.sure
-        )
+        return self._lacking(fault.words, fault.seen, fault.sure, wrong, remedy)
 
     def _of_dynamics(self, rest: LeftOver, directions: Directions) -> Lacking | None:
         """Whether a term that the equations lack explains the record better."""
@@ -465,10 +465,15 @@ class Conclusion:
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
         # Where innovations are not white, one that leaves white ones is what the model lacks; others may be a part of that.
         wrong = missing.sure and missing.seen.moved > WRONG and (not rest.coloured or directions.white(missing.seen.left))
-        shown = self._shown(missing.words, missing.seen, missing.sure)
-        return Lacking(missing.seen.gain, shown, remedy, wrong, missing.seen.step, missing.sure)
+        return self._lacking(missing.words, missing.seen, missing.sure, wrong, remedy)
 
-    def _shown(self, what: str, seen: OneMore, sure: bool = True) -> str:
+    def _lacking(self, what: str, seen: OneMore, sure: bool, wrong: bool, remedy: str) -> Lacking:
+        """What the record shows, or may show."""
+        # Likelihoods of correlated innovations differ by too much.
+        counts = sure or seen.gain > LIKELY * seen.correlated
+        return Lacking(seen.gain, self._shown(what, seen, sure), remedy, wrong, seen.step, counts)
+
+    def _shown(self, what: str, seen: OneMore, sure: bool) -> str:
         """What the record shows, and what it does to the unknown that moves most."""
         moved = f"{self.unknowns.layout.names[seen.unknown]} would move by {seen.moved:.2g} standard errors"
         return f"The record {'shows' if sure else 'may show'} {what}, which the model lacks; with it, {moved}."

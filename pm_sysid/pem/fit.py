@@ -139,7 +139,8 @@ def fit_pem(
     ``intersample``, an offset, a drift or a delay of a sensor, or a term that the equations of up to four states lack (a
     power or a sign of a state, a product or difference of two, a power of an input); or samples at the limit of a sensor,
     without which one would move. Where innovations with such a cause are not white either, it may be a part of what is wrong:
-    ``message`` names it, and standard errors contain what it would do. Innovations that follow an input are no success.
+    ``message`` names it, and standard errors (not ``cov``) contain what it would do. Innovations that follow an input are no
+    success.
 
     Examples
     --------
@@ -223,7 +224,7 @@ def _fit(
             continue
         said.look_beyond()
         result.success, result.message = bool(said.success), said.message
-        result.cov, result.x_stderr = said.covariance, said.errors  # which may be wider now
+        result.x_stderr = said.errors  # they may be wider now
         result.stderr = rebuild(p_guess, said.errors[: setup.unknowns.n_leaves].tolist())
         named = ", ".join(f"{whole.layout.names[i]} (taken as {whole.x[i]:.4g})" for i in _rest(whole, searched))
         nothing = f"The record says nothing about the initial state {named}." if named else ""

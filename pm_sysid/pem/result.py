@@ -48,7 +48,8 @@ class PEMResult(scipy.optimize.OptimizeResult):
         leaves open of estimated process noise; it allows for innovations of a free run that are not white. Zero for unknowns
         on a bound, infinite for those the record says nothing about.
     stderr : tree
-        Standard errors in the structure of ``p_guess``; ``x_stderr`` (k,) has them all.
+        Standard errors in the structure of ``p_guess``; ``x_stderr`` (k,) has them all. Larger than by ``cov`` where
+        ``message`` says that they allow for a cause that the model lacks, which ``cov`` knows nothing of.
     noise : dict
         Standard deviations of process and measurement noise, found or given.
     """

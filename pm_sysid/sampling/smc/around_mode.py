@@ -429,12 +429,18 @@ class Cloud(NamedTuple):
 
 def _about(modes: KnownModes, units: NaturalUnits, width: np.ndarray) -> Mixture:
     """The first proposals, about each mode."""
-    parts, about = [], np.maximum(modes.shares, LEAST)
-    for point, covariance in zip(modes.points, modes.covariances, strict=True):
+    parts, about = [], list[float]()
+    for point, covariance, share in zip(modes.points, modes.covariances, np.maximum(modes.shares, LEAST), strict=True):
         slope = np.where(units.logs, units.natural(point), 1.0)
-        parts.append(stretched(units.natural(point), slope * covariance * slope[:, None], width))
+        try:
+            parts.append(stretched(units.natural(point), slope * covariance * slope[:, None], width))
+        except np.linalg.LinAlgError:  # an unknown that is zero to the last digit has no width in natural units
+            if len(modes.points) == 1:
+                raise
+            continue
+        about.append(share)
     return Mixture(
-        np.concatenate([a * part.shares for a, part in zip(about / about.sum(), parts, strict=True)]),
+        np.concatenate([a / sum(about) * part.shares for a, part in zip(about, parts, strict=True)]),
         np.concatenate([part.means for part in parts]),
         np.concatenate([part.roots for part in parts]),
         FREEDOM,

@@ -170,7 +170,10 @@ def test_proposals_for_a_filter_begin_around_all_modes() -> None:
 @pytest.mark.slow
 def test_sequential_sampling_takes_over_where_proposals_around_all_modes_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     against = module._Run.against
-    poor = lambda self, idata, method: ["They do not fit."] if method == "independent" else against(self, idata, method)  # noqa: E731
+
+    def poor(run: Any, idata: Any, method: str) -> list[str]:
+        return ["They do not fit."] if method == "independent" else against(run, idata, method)
+
     monkeypatch.setattr(module._Run, "against", poor)
     idata = sid.sample(squared_rate(), 500, **QUIET)
     assert (

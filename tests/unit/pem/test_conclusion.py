@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pm_sysid as sid
+from pm_sysid.pem.conclusion import Conclusion, Lacking
 
 BODIES = {"g": 2.0, "ga": 1.0, "C1": 50.0, "C2": 200.0}
 MOTOR = {"R": 1.5, "K": 0.1, "b": 1e-3, "d": 0.02}
@@ -99,21 +100,28 @@ def test_innovations_that_follow_an_input_are_no_success(seed: int) -> None:
     assert said or "which the model lacks" in wrong.message
 
 
-def test_the_errors_of_a_result_are_those_that_its_message_speaks_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cause that leaves coloured innovations is no verdict, and its step is added to each variance."""
-    from pm_sysid.pem import conclusion
-
+def test_errors_allow_for_causes_that_are_named_and_the_covariance_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cause that leaves coloured innovations is no verdict. Draws by the covariance are those of the model without it."""
     plain = of_bodies(0)
     step = np.array([0.5, -0.3, 2.0, 0.0, *[0.0] * (len(plain.names) - 4)])
-    cause = conclusion.Lacking(100.0, "The record shows it.", "", False, step, True)
-    monkeypatch.setattr(conclusion.Conclusion, "_of_dynamics", lambda *args: cause)
-    wide = of_bodies(0)
-    assert wide.success and wide.message.endswith("The record shows it. The standard errors allow for that.")
+    cause = Lacking(100.0, "The record shows it.", "", False, step, True)
+    allow = "The standard errors allow for that."
+
+    def with_causes(dynamics: Lacking | None, sensors: Lacking | None = None) -> sid.PEMResult:
+        monkeypatch.setattr(Conclusion, "_of_dynamics", lambda *args: dynamics)
+        monkeypatch.setattr(Conclusion, "_of_sensors", lambda *args: sensors)
+        return of_bodies(0)
+
+    wide = with_causes(cause)
+    assert wide.success and wide.message.endswith(f"The record shows it. {allow}")
     np.testing.assert_allclose(wide.x_stderr**2, plain.x_stderr**2 + step**2, rtol=1e-6)
-    np.testing.assert_allclose(np.diag(wide.cov), wide.x_stderr**2)
+    np.testing.assert_allclose(wide.cov, plain.cov, rtol=1e-6)
     assert list(wide.stderr.values()) == wide.x_stderr[:4].tolist()
-    doubtful = cause._replace(gain=5.0, sure=False)  # may be chance
-    monkeypatch.setattr(conclusion.Conclusion, "_of_dynamics", lambda *args: doubtful)
-    as_before = of_bodies(0)
-    np.testing.assert_allclose(as_before.x_stderr, plain.x_stderr, rtol=1e-6)
-    assert "allow for that" not in as_before.message
+    # One that may be chance, and one that is not named beside a far more likely one, do nothing.
+    for found in (
+        with_causes(cause._replace(counts=False)),
+        with_causes(cause._replace(step=0 * step), cause._replace(gain=5.0)),
+    ):
+        np.testing.assert_allclose(found.x_stderr, plain.x_stderr, rtol=1e-6)
+    other = cause._replace(gain=99.0, words="Another.", counts=False)
+    assert with_causes(cause, other).message.endswith(f"The record shows it. {allow} Or: Another.")

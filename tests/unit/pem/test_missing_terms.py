@@ -96,6 +96,7 @@ def test_a_term_beside_one_that_the_model_has() -> None:
     system, whole = oscillator("z^3"), oscillator("z^3", beside="sign(v)")
     data = record(4)
     y = sid.simulate(whole, data, SPRING | {"f": -0.3, "g": -0.1}, x0=0.0, substeps=20)["y"].to_numpy()
+    # The noise must not be that which the force was made of.
     data = data.replace(y=y + 0.02 * y.std() * np.random.default_rng(104).standard_normal(T.size))
     assert ") sign(v) in the rate of change of v" in fit(system, data).message
     assert fit(whole, data).success
