@@ -421,12 +421,15 @@ class _Run:
 
     def several(self) -> bool:
         """Whether more than one mode counts."""
-        return self.mode is not None and int(np.sum(self.mode.shares > SECOND_MODE)) > 1
+        return self._counting() > 1
+
+    def _counting(self) -> int:
+        """How many modes hold a part of the posterior."""
+        return 0 if self.mode is None else int(np.sum(self.mode.shares > SECOND_MODE))
 
     def _around_all(self) -> bool:
         """Whether independent proposals can be fitted around all modes that count."""
-        counts = 0 if self.mode is None else int(np.sum(self.mode.shares > SECOND_MODE))
-        return counts <= MOST_MODES and len(self._known_modes()) == counts
+        return self._counting() <= MOST_MODES and len(self._known_modes()) == self._counting()
 
     def _modes_at(self, known: list[int]) -> KnownModes:
         """Some of the modes, by their places in the list of all."""
@@ -487,8 +490,7 @@ class _Run:
             if method == "nuts":
                 elsewhere.append(f"There are {len(self.mode.modes)} modes, and NUTS stays in the one it starts in.")
             if method == "independent" and not self._around_all():
-                counts = int(np.sum(self.mode.shares > SECOND_MODE))
-                elsewhere.append(f"There are {counts} modes, and the proposals do not begin around all of them.")
+                elsewhere.append(f"There are {self._counting()} modes, and the proposals do not begin around all of them.")
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
         linearised, unknown = self._linearised(idata, method)

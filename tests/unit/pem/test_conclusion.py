@@ -9,6 +9,7 @@ import pytensor.tensor as pt
 import pytest
 
 import pm_sysid as sid
+from pm_sysid.pem import conclusion
 from pm_sysid.pem.conclusion import Conclusion, Lacking
 
 BODIES = {"g": 2.0, "ga": 1.0, "C1": 50.0, "C2": 200.0}
@@ -89,15 +90,21 @@ def test_errors_contain_a_cause_that_is_named() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 6))])
-def test_innovations_that_follow_an_input_are_no_success(seed: int) -> None:
+def test_a_wrong_scale_of_an_input_is_no_success(seed: int) -> None:
     right, wrong = of_motor(seed, 1.0), of_motor(seed, 1.1)
     assert right.success and far(right, MOTOR) < 4
-    assert not wrong.success
-    said = (
-        "Estimates may be off by more than their standard errors, since the model misses a part of the effect of V"
-        in wrong.message
-    )
-    assert said or "which the model lacks" in wrong.message
+    assert not wrong.success and ("misses a part of the effect of V" in wrong.message or "the model lacks" in wrong.message)
+
+
+def test_innovations_that_follow_an_input_are_no_success_where_no_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cause in ("_of_dynamics", "_of_sensors", "_of_inputs"):
+        monkeypatch.setattr(Conclusion, cause, lambda *args: None)
+    said = "Estimates may be off by more than any standard errors say, since the model misses a part of the effect of V. Add"
+    wrong, right = of_motor(0, 1.1), of_motor(0, 1.0)
+    assert not wrong.success and wrong.message.startswith(said) and "The innovations follow V" in wrong.message
+    assert right.success and said not in right.message
+    monkeypatch.setattr(conclusion, "MISSES", 0.0)  # by this rule, and no other one
+    assert of_motor(0, 1.1).success
 
 
 def test_errors_allow_for_causes_that_are_named_and_the_covariance_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
