@@ -15,6 +15,7 @@ import pytensor.tensor as pt
 
 from pm_sysid.likelihood.coordinates import Coordinates, checked, for_each_particle
 from pm_sysid.likelihood.filter_view import FilterView
+from pm_sysid.likelihood.kept import once
 from pm_sysid.recurrence.functions import compiled
 
 #: Distances from the mean of the draws, in standard deviations along each coordinate, at which the likelihood is looked at.
@@ -158,7 +159,7 @@ class BeyondDraws:
         points, less = (np.concatenate(parts) for parts in zip(*found, strict=True))
         values = coordinates.constrained(points)
         fine = np.all([np.isfinite(values[n]).reshape(len(points), -1).all(axis=1) for n in names], axis=0)
-        rest = self._rest(coordinates)
+        rest = once(model, coordinates.point, (BeyondDraws, "rest", *views), lambda: self._rest(coordinates))
         with np.errstate(all="ignore"):
             at_points = rest(points)
         fine &= np.isfinite(at_points)
