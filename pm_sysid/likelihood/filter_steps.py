@@ -41,6 +41,9 @@ OWN = 4
 JUDGED = 20
 #: How much farther from the mean the likelihood is looked at for a wall, and a change of it in nats that is one.
 FARTHER, STEEP = 3.0, 1.0
+#: By how many nats such a point may be less likely than the least likely of the draws: less likely ones are no part of the
+#: posterior, and where a log-likelihood is minus millions its digits say nothing.
+BEYOND = 20.0
 #: Draws that tell where a posterior is, when parameters beyond it are looked at.
 LOCATING = 400
 #: A number of steps has to do for this share of the points given.
@@ -518,9 +521,11 @@ def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
 
     A likelihood that a front makes fail next to the point whose solution the steps follow has a sharp maximum there, and
     refining the steps does not show it. Nor do points that were drawn from it: beyond them, at ``FARTHER`` times their distance
-    from their mean, a change by more than ``STEEP`` counts.
+    from their mean, a change by more than ``STEEP`` counts, if the point is a part of the posterior by its own steps.
     """
-    moved = [0.0]
+    moved, values = [0.0], on.value(substeps)
+    values = values[np.isfinite(values)]
+    possible = values.min() - BEYOND if values.size else -np.inf
     points = list(zip(on.at, on.y, strict=True))[:: max(1, len(on.at) // OWN)]
     mean = Unknowns(*(np.mean([np.asarray(v, float) for v in values], axis=0) for values in zip(*on.at, strict=True)))
     for at, y in points:
@@ -531,7 +536,7 @@ def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
             own = None if grids is None else replace(here, grids=grids).value(max(substeps, LEAST))
             if own is not None and np.isfinite(own).all():
                 change = here.change(here.value(substeps), own)
-                moved.append(change if change > least else 0.0)
+                moved.append(change if change > least and (point is at or own.max() > possible) else 0.0)
     return max(moved)
 
 

@@ -304,6 +304,27 @@ def test_walls_around_points_drawn_between_them_are_said() -> None:
         assert not sid.settle_substeps(points, model=model)["y"].settled
 
 
+def test_points_far_outside_the_posterior_say_nothing_of_the_steps() -> None:
+    """Along a ridge a point three times as far is less likely by millions, of which the last digits change by 90."""
+    system = sid.System(
+        lambda t, x, u, p: (p.L * (np.cos(t) - x.z) + p.q * x.w, -p.r * x.w + x.z),
+        states=("z", "w"),
+        params=("L", "q", "r"),
+        observe=lambda t, x, dx, u, p: x.w,
+    )
+    t = 0.1 * np.arange(100)
+    run = sid.simulate(system, sid.TimeSeries(t, None), {"L": 1000.0, "q": 100.0, "r": 0.5}, x0=0.0)
+    record = sid.TimeSeries(t, None, run["y"].values + 0.05 * np.random.default_rng(21).standard_normal(100))
+    with pm.Model() as model:
+        p = {n: pm.LogNormal(n, np.log(v), s) for n, v, s in (("L", 500, 1.0), ("q", 100, 1.0), ("r", 0.6, 0.5))}
+        sid.ODEFilter("y", system, record, p, noise=pm.HalfNormal("s", 0.2), x0=0.0)
+    assert filter_view("y", model).op.grid.choice.follows
+    points = [
+        {"L": big, "q": q, "r": r, "s": 0.045} for big, q, r in ((440, 130, 0.58), (820, 130, 0.55), (640, 150, 0.6))
+    ]
+    assert sid.settle_substeps(points, model=model)["y"].settled  # and no warning
+
+
 @pytest.mark.slow
 def test_a_search_looks_where_the_steps_of_other_solutions_lead_and_says_that_they_lead_no_further() -> None:
     model, _ = front(0.8)
