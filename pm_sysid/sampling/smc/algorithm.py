@@ -20,7 +20,7 @@ from pm_sysid.sampling.smc.evidence import Estimate, bridge, importance, joined
 from pm_sysid.sampling.smc.missed_modes import MATTERS
 from pm_sysid.sampling.smc.moves import Moves, autocorrelation_time, differences, differences_within, independent_chains, memory
 from pm_sysid.sampling.smc.particle_state import Particles, SequentialState, Start
-from pm_sysid.sampling.smc.proposals import Folds, Mixture, attainable, folds, moments
+from pm_sysid.sampling.smc.proposals import USUAL, Folds, Mixture, attainable, folds, moments
 from pm_sysid.sampling.smc.resampling import bisect, cluster_variance, effective_size, evenly, normalised, systematic
 from pm_sysid.sampling.smc.stages import FEW
 from pm_sysid.sampling.smc.strata import Strata, log_raise, thin
@@ -81,6 +81,8 @@ class Sequential:
         Fraction of ``draws`` to which the effective sample size may fall.
     moves : Moves, optional
         Markov moves after each resampling.
+    components : int, default 8
+        Most components of a mixture of independent proposals.
 
     Raises
     ------
@@ -92,6 +94,7 @@ class Sequential:
     draws: int = 1000
     threshold: float = 0.3
     moves: Moves = field(default_factory=Moves)
+    components: int = USUAL
 
     def __post_init__(self) -> None:
         if not 0 < number(self.threshold, "threshold", "give a fraction of the particles") < 1:
@@ -278,7 +281,8 @@ class Sequential:
         x, found = state.particles.x, normalised(state.moved_weights)
         N, M = len(x), times * self.draws
         for corrected in (True, False):  # few components first, as for moves
-            proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected).with_room(x, found)
+            proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected, most=self.components)
+            proposal = proposal.with_room(x, found)
             state, drawn = self._evaluate(state, proposal.draw(M, rng))
             ratio = self._log_ratio(state, drawn, proposal)
             estimate = importance(ratio)
@@ -417,7 +421,7 @@ class Sequential:
         last, before = self.finished(state), state
         # Few components first, and more where these leave out particles or do not fit. Moves that always walk need no few ones.
         for corrected in (True, False) if self.moves.min_acceptance <= 1 else (False,):
-            proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected)
+            proposal = Mixture.fit(x, found, self.moves.freedom, rng, corrected=corrected, most=self.components)
             wider = proposal.with_room(x, found)
             if corrected and not self._reaches(before, wider):
                 continue
@@ -476,7 +480,7 @@ class Sequential:
         more than chance.
         """
         x = np.concatenate([state.remembered, state.particles.x])
-        proposal = Mixture.fit(x, np.full(len(x), 1 / len(x)), self.moves.freedom, rng)
+        proposal = Mixture.fit(x, np.full(len(x), 1 / len(x)), self.moves.freedom, rng, most=self.components)
         state, drawn = self._evaluate(state, proposal.draw(AROUND * self.draws, rng))
         found = importance(self._log_ratio(state, drawn, proposal))
         if not found.believable:
@@ -634,7 +638,7 @@ class Sequential:
         if fits and estimate.error <= GOOD_ERROR:
             return state, estimate
         for _ in range(ROUNDS):
-            proposal = Mixture.fit(state.particles.x, equal, self.moves.freedom, rng)
+            proposal = Mixture.fit(state.particles.x, equal, self.moves.freedom, rng, most=self.components)
             state, drawn = self._evaluate(state, proposal.draw(MANY * self.draws, rng))
             again = importance(self._log_ratio(state, drawn, proposal))
             if again.believable and (not estimate.believable or again.error < estimate.error):
@@ -649,7 +653,8 @@ class Sequential:
         second = rng.permutation(len(chains))[number] % 2 == 1
         halves = []
         for fitted, met in ((~second, second), (second, ~second)):
-            proposal = Mixture.fit(state.particles.x[fitted], np.full(fitted.sum(), 1 / fitted.sum()), self.moves.freedom, rng)
+            even = np.full(fitted.sum(), 1 / fitted.sum())
+            proposal = Mixture.fit(state.particles.x[fitted], even, self.moves.freedom, rng, most=self.components)
             state, drawn = self._evaluate(state, proposal.draw(MANY * self.draws, rng))
             at_draws = self._log_ratio(state, state.particles.take(met), proposal)
             halves.append(bridge(at_draws, self._log_ratio(state, drawn, proposal), state.family[met]))

@@ -32,7 +32,7 @@ from pm_sysid.sampling.smc.missed_modes import log_posterior
 from pm_sysid.sampling.smc.moves import Moves, differences
 from pm_sysid.sampling.smc.natural_units import NaturalUnits, positive_unknowns
 from pm_sysid.sampling.smc.particle_state import SequentialState
-from pm_sysid.sampling.smc.proposals import Mixture, moments
+from pm_sysid.sampling.smc.proposals import MOST, Mixture, moments
 from pm_sysid.sampling.smc.resampling import effective_size
 from pm_sysid.sampling.smc.seen_draws import Seen, of_prior
 from pm_sysid.sampling.smc.stages import stages
@@ -160,7 +160,9 @@ def sample_around_mode(
         rng = np.random.default_rng(seed)
         cloud, fits = _cloud(target, modes, along, limit, rng)
         in_units: Any = cloud.units
-        sequential = replace(kernel.sequential, target=in_units, moves=moves if fits or cloud.covers else walking)
+        sequential = replace(
+            kernel.sequential, target=in_units, moves=moves if fits or cloud.covers else walking, components=MOST
+        )
         z = cloud.seen.picked(cloud.seen.log_weights, CLOUD, rng)
         kernel.state = sequential.join_parts(z, np.zeros(len(z)), np.zeros(len(z), dtype=int), rng)
         # Fresh proposals may show a tail that the first ones did not.
@@ -423,7 +425,9 @@ class Cloud(NamedTuple):
 
     def next(self, along: Ridges, rng: np.random.Generator) -> Cloud:
         """Draws of a mixture that is fitted to all before, so weighted that it follows no handful of them, and ridges."""
-        fitted = Mixture.fit(self.seen.picked(self.seen.tempered, CLOUD, rng), np.full(CLOUD, 1 / CLOUD), FREEDOM, rng)
+        fitted = Mixture.fit(
+            self.seen.picked(self.seen.tempered, CLOUD, rng), np.full(CLOUD, 1 / CLOUD), FREEDOM, rng, most=MOST
+        )
         return Cloud.of(self.units, with_ridges(fitted, self.units, along), self.seen, rng)
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-#: Numbers of components that are tried.
-NUMBERS = (2, 3, 4, 6, 8)
+#: Numbers of components that are tried, up to the most that are asked for; beyond the usual most, while each more has gained.
+NUMBERS, USUAL, MOST = (2, 3, 4, 6, 8, 12, 16, 24, 32), 8, 32
 #: Share of the global component, whose tails reach where no other component does.
 DEFENCE = 0.1
 #: Most iterations of expectation and maximisation, and the gain in mean log-density below which they end.
@@ -63,6 +63,7 @@ class Mixture(NamedTuple):
         rng: np.random.Generator,
         fewest: float = FEWEST,
         corrected: bool = False,
+        most: int = USUAL,
     ) -> Mixture:
         """Fit to weighted particles (N, d): as many components as the information criterion finds worth their parameters.
 
@@ -74,18 +75,23 @@ class Mixture(NamedTuple):
         a Gaussian in six unknowns may be given eight components by it, which follow the particles and not the posterior:
         ``corrected`` for few particles (Hurvich and Tsai 1989, Biometrika 76, 297-307) it gives one, and may give none to a
         small region. Components of less than ``fewest`` effective particles are left out.
+
+        A thin sheet that is curved takes more than eight: with ``most`` up to 32 twelve, sixteen and so on are tried for as
+        long as each more gains.
         """
         x, weights = distinct(x, weights)
         mean, root = moments(x, weights)
         d, size = x.shape[1], 1.0 / np.sum(weights**2)
         z = scipy.linalg.solve_triangular(root, (x - mean).T, lower=True).T
         best, criterion, worse = None, _single(z, weights) - _penalty(np.ones(1), size, d, corrected), 0
-        for K in (K for K in NUMBERS if K * (d + 1) <= size):
+        for K in (K for K in NUMBERS if K <= most and K * (d + 1) <= size):
+            if K > USUAL and worse:
+                break
             found = _expectation_maximisation(z, weights, K, fewest, rng)
             value = found[3] - _penalty(found[0], size, d, corrected)
             if size * (value - criterion) > WORTH:
                 criterion, best, worse = value, found, 0
-            elif corrected and (worse := worse + 1) == PATIENCE:
+            elif (worse := worse + 1) == PATIENCE and corrected:
                 break
         if best is None:
             return cls(np.ones(1), mean[None], root[None], freedom)
