@@ -158,6 +158,12 @@ class SquaredErrors(Objective):
 
     want: Want = "errors"
 
+    @cached_property
+    def of_zero(self) -> float:
+        """What predictions of zero would leave; one where there is nothing to predict."""
+        y = np.concatenate([r.output_matrix for r in self.filter.records])
+        return float(np.sum(y[self.measured] ** 2)) / max(self.count, 1) or 1.0
+
     def of(self, values: np.ndarray, rates: np.ndarray) -> Evaluation:
         """See :class:`Objective`."""
         e = values[self.measured]

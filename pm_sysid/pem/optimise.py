@@ -151,7 +151,7 @@ class Search:
         assert self.best is not None
         if not isinstance(self.objective, SquaredErrors):
             return 1.0
-        return 0.5 * self.objective.count / max(self.best[0], EXACT * self.first.value, 1e-300)
+        return 0.5 * self.objective.count / max(self.best[0], EXACT * min(self.first.value, self.objective.of_zero), 1e-300)
 
     # -- least squares ------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,9 @@ class Coordinates:
 
     def __init__(self, objective: Objective, lower: np.ndarray, upper: np.ndarray, largest: float) -> None:
         self.objective, self.positive = objective, objective.layout.positive
-        self.lower, self.upper, self.largest = self.of(lower), self.of(upper), largest
+        self.lower, self.upper = self.of(lower), self.of(upper)
+        # A guess that explodes is no measure of what is small.
+        self.largest = min(largest, objective.of_zero) if isinstance(objective, SquaredErrors) else largest
 
     def of(self, x: np.ndarray) -> np.ndarray:
         """Coordinates of unknowns."""
