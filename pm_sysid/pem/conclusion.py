@@ -204,9 +204,9 @@ class Conclusion:
         scale = 1.0 if not isinstance(target, SquaredErrors) else 0.5 * target.count / max(evaluation.value, 1e-300)
         gone = self._positive & (np.diag(weight) * scale < NEGLIGIBLE)
         on_bound = _on_bound(self.unknowns, x)
-        self.unseen = unseen_unknowns(target, evaluation, weight, ~(on_bound | gone))
+        self.unseen, given = unseen_unknowns(target, evaluation, weight, ~(on_bound | gone))
         self.held = on_bound | gone
-        free = ~(self.held | self.unseen)
+        free = ~(self.held | given)
         self.covariance = np.zeros((x.size, x.size))
         if free.any():
             self._of_innovations(rest, free)
@@ -332,24 +332,28 @@ class Conclusion:
     def _of_unseen(self, rest: LeftOver, weight: np.ndarray, endless: bool) -> None:
         """Unknowns that the record cannot tell: among them initial states that nobody asked for."""
         layout, unseen = self.unknowns.layout, self.unseen
+        self.covariance[unseen] = self.covariance[:, unseen] = 0.0
         self.covariance[unseen, unseen] = np.inf
         self.success = False
         # What the record says at an optimum that was hit by chance, and is poor, is not what it says.
         if self.setup.by_default and not (rest.poor and self.found.doubt):
-            among_starts = layout.x0_sources[layout.x0_sources >= self.unknowns.n_leaves]
-            starts = [i for i in np.flatnonzero(unseen).tolist() if i in among_starts]
+            own = np.isin(np.arange(unseen.size), layout.x0_sources[layout.x0_sources >= self.unknowns.n_leaves])
+            # What cannot be told from parameters is no number that may be taken in their place: these would follow it.
+            alone = unseen_unknowns(self.target, self.evaluation, weight, unseen & own)
+            starts = np.flatnonzero(alone.unknowns).tolist()
             # Those without any trace together; of those that cannot be told from each other, one.
             blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
             self.untold = [i for i in starts if blind[i]] or starts[-1:]
         if not endless:
+            known = "; give what is known of the start (x0=...)" if np.any(unseen & layout.initial) else ""
             self._fails(
                 f"The record cannot tell {self._named(unseen)} (from each other, or at all): the prediction errors do not "
-                "change with them. Fix some (fixed=...), or excite them."
+                f"change with them. Fix some (fixed=...){known}, or excite them."
             )
         if self.setup.by_default and not np.any(np.ptp(self._predicted, axis=0) > 0):
             self._words.append(
-                "The solution stands still from where the first samples say that it starts; give a guess for the state, "
-                "x0=InitialState(...)."
+                "The solution stands still from where the first samples say that it starts; excite it, or give a guess for the "
+                "state, x0=InitialState(...)."
             )
         if stepped := [layout.names[i] for i in np.flatnonzero(unseen) if self._moves_in_steps(int(i))]:
             self._fails(

@@ -250,7 +250,7 @@ def _told(setup: Setup, objective: ObjectiveName, whole: Unknowns, searched: np.
     size = changes(target, x, whole.x)
     weight = evaluation.information * np.outer(size, size)
     unseen = unseen_unknowns(target, evaluation, weight, (x > whole.lower) & (x < whole.upper) & ~whole.layout.positive)
-    return [i for i in rest if not unseen[i]]
+    return [i for i in rest if not unseen.unknowns[i]]
 
 
 def _objective(setup: Setup, objective: ObjectiveName) -> Objective:

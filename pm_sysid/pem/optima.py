@@ -522,7 +522,7 @@ class SeveralStarts:
             size = changes(self.objective, solution.x, self.starts.x)
             information = solution.evaluation.information * np.outer(size, size)
         free = (solution.x > self.starts.lower) & (solution.x < self.starts.upper) & ~self.objective.layout.positive
-        return bool(unseen_unknowns(self.objective, solution.evaluation, information, free).any())
+        return bool(unseen_unknowns(self.objective, solution.evaluation, information, free).unknowns.any())
 
     def found(self) -> Found:
         """The lowest optimum, all of them, and what to doubt."""

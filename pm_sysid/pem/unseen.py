@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 
 from pm_sysid.pem.objective import Objective, SquaredErrors
 
@@ -31,17 +32,28 @@ def changes(target: Objective, x: np.ndarray, guess: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) > GONE * other, np.abs(x), other)
 
 
-def unseen_unknowns(target: Objective, evaluation: Any, information: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Unknowns that enter a combination of which the record says nothing."""
-    result = np.zeros(free.size, dtype=bool)
+class Unseen(NamedTuple):
+    """Marks (k,) of ``unknowns`` in combinations of which a record says nothing.
+
+    ``given`` marks as many of them as there are such combinations: once these are given, the record tells the others, and what
+    it says of unknowns that are in no combination does not depend on the numbers.
+    """
+
+    unknowns: np.ndarray
+    given: np.ndarray
+
+
+def unseen_unknowns(target: Objective, evaluation: Any, information: np.ndarray, free: np.ndarray) -> Unseen:
+    """Unknowns marked ``free`` (k,) that enter a combination of which the record says nothing."""
+    found = Unseen(np.zeros(free.size, dtype=bool), np.zeros(free.size, dtype=bool))
     where = np.flatnonzero(free)
     sensitivity = np.nan_to_num(np.sqrt(np.diag(information))[where], posinf=0.0)  # one that has run off to where nothing holds
     top = np.sqrt(abs(evaluation.value)) if isinstance(target, SquaredErrors) else 1.0
     blind = ~(sensitivity > 1e-12 * max(top, sensitivity.max(initial=0.0)))
-    result[where[blind]] = True
+    found.unknowns[where[blind]] = found.given[where[blind]] = True
     where, sensitivity = where[~blind], sensitivity[~blind]
     if not where.size:
-        return result
+        return found
     if isinstance(target, SquaredErrors):
         # Singular values of the Jacobian itself: those of its square would be lost at half the digits.
         columns = evaluation.jacobian[:, where]
@@ -50,7 +62,9 @@ def unseen_unknowns(target: Objective, evaluation: Any, information: np.ndarray,
         correlation = information[np.ix_(where, where)] / np.outer(sensitivity, sensitivity)
         _, squares, vectors = np.linalg.svd(correlation, hermitian=True)
         values = np.sqrt(np.maximum(squares, 0.0))
-    for value, vector in zip(values, vectors, strict=True):
-        if value <= UNSEEN * values[0]:
-            result[where[np.abs(vector) > 0.05]] = True
-    return result
+    nothing = vectors[values <= UNSEEN * values[0]]
+    if len(nothing):
+        found.unknowns[where[(np.abs(nothing) > 0.05).any(axis=0)]] = True
+        _, _, first = scipy.linalg.qr(nothing, mode="economic", pivoting=True)
+        found.given[where[first[: len(nothing)]]] = True
+    return found

@@ -447,8 +447,8 @@ def test_a_start_that_the_guess_hides_is_searched_for_where_the_search_ends() ->
     assert np.abs((result.x - [0.1, 4.0, 0.3, -0.5]) / result.x_stderr).max() < 4
 
 
-def test_a_solution_that_stands_still_asks_for_a_start() -> None:
-    """An epidemic of which a multiple of the infected is seen: nobody is, by what the first samples show of the states."""
+def test_starts_that_cannot_be_told_from_parameters_are_asked_for() -> None:
+    """An epidemic of which a multiple of the infected is seen: twice as many people, each seen half, look the same."""
     epidemic = sid.System(
         lambda t, x, u, p: (-p.b * x.S * x.I, p.b * x.S * x.I - p.g * x.I), states=("S", "I"), params=("b", "g", "rho"),
         observe=lambda t, x, dx, u, p: p.rho * x.I,
@@ -457,9 +457,42 @@ def test_a_solution_that_stands_still_asks_for_a_start() -> None:
     clean = sid.simulate(epidemic, free, truth, x0=[0.99, 0.01])["y"].to_numpy()
     data = free.replace(y=clean + np.random.default_rng(0).standard_normal(60))
     guess = {"b": 0.3, "g": 0.2, "rho": 80.0}
-    still, begun = sid.fit_pem(epidemic, data, guess), sid.fit_pem(epidemic, data, guess, x0=[0.99, 0.01])
-    assert not still.success and "stands still" in still.message and "x0=InitialState" in still.message
+    asking, begun = sid.fit_pem(epidemic, data, guess), sid.fit_pem(epidemic, data, guess, x0=[0.99, 0.01])
+    assert not asking.success and "cannot tell ['b', 'rho', 'x0.S', 'x0.I']" in asking.message and "x0=" in asking.message
+    assert abs(asking.p["g"] - 0.1) < 4 * asking.stderr["g"] and not np.isfinite(asking.stderr["b"])
     assert begun.success and np.all(np.abs(begun.x - list(truth.values())) < 4 * begun.x_stderr)
+
+
+def test_a_start_of_which_parameters_would_follow_the_number_in_its_place_is_no_success() -> None:
+    """Two tanks of which the second is measured: to first order, equal rates and the first level are one thing.
+
+    The level was taken as zero, and its tanks drew the rates six standard errors off.
+    """
+    tanks = sid.System(
+        lambda t, x, u, p: (p.b * u.u - p.k1 * x.a, p.k1 * x.a - p.k2 * x.y), states=("a", "y"), inputs=("u",),
+        params=("b", "k1", "k2"), observe=lambda t, x, dx, u, p: x.y,
+    )  # fmt: skip
+    t, truth = 0.5 * np.arange(100), {"b": 1.0, "k1": 0.4, "k2": 0.6}
+    for seed in (1, 3, 8):
+        rng = np.random.default_rng(seed)
+        drive = sid.TimeSeries(t, np.repeat(rng.random(10), 10), None, inputs="u", intersample="zoh")
+        clean = sid.simulate(tanks, drive, truth, x0=1.0, substeps=8)["y"].to_numpy()
+        data = drive.replace(y=clean + 0.1 * rng.standard_normal(100))
+        found = sid.fit_pem(tanks, data, {"b": 0.8, "k1": 0.5, "k2": 0.5})
+        assert not found.success and "says nothing" not in found.message
+        given = sid.fit_pem(tanks, data, {"b": 0.8, "k1": 0.5, "k2": 0.5}, x0={"a": 1.0})
+        assert given.success and np.all(np.abs(given.x[:3] - list(truth.values())) < 4 * given.x_stderr[:3])
+
+
+def test_a_solution_that_stands_still_asks_for_a_start() -> None:
+    """A growth that nothing has begun: its rate is not seen."""
+    growth = sid.System(
+        lambda t, x, u, p: p.k * u.u * x.x, states=("x",), inputs=("u",), params=("k",), observe=lambda t, x, dx, u, p: x.x
+    )
+    t = np.arange(30.0)
+    data = sid.TimeSeries(t, np.zeros(30), 1.0 + 0.1 * np.random.default_rng(0).standard_normal(30), inputs="u")
+    still = sid.fit_pem(growth, data, {"k": 0.5})
+    assert not still.success and "stands still" in still.message and "x0=InitialState" in still.message
 
 
 ABSORBED = sid.System(

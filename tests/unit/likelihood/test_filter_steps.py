@@ -319,9 +319,7 @@ def test_points_far_outside_the_posterior_say_nothing_of_the_steps() -> None:
         p = {n: pm.LogNormal(n, np.log(v), s) for n, v, s in (("L", 500, 1.0), ("q", 100, 1.0), ("r", 0.6, 0.5))}
         sid.ODEFilter("y", system, record, p, noise=pm.HalfNormal("s", 0.2), x0=0.0)
     assert filter_view("y", model).op.grid.choice.follows
-    points = [
-        {"L": big, "q": q, "r": r, "s": 0.045} for big, q, r in ((440, 130, 0.58), (820, 130, 0.55), (640, 150, 0.6))
-    ]
+    points = [{"L": big, "q": q, "r": r, "s": 0.045} for big, q, r in ((440, 130, 0.58), (820, 130, 0.55), (640, 150, 0.6))]
     assert sid.settle_substeps(points, model=model)["y"].settled  # and no warning
 
 
