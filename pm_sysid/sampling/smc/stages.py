@@ -120,7 +120,8 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
     -------
     Evidence
         ``value``: logarithm of the mean of the chains' estimates. ``error``: from the weights of each run where it reports
-        that, and at least what the chains' differences say, also of chains that went on together because they differed.
+        that, and at least what the chains' differences say, also of chains that went on together because they differed, and
+        what the log-likelihood of draws moves by on average where the steps of filters are refined.
         NaN if one chain of ``pm.sample_smc`` does not tell it.
         ``chains``: their estimates. ``doubt``: why the value cannot be trusted, in words; empty if nothing is known against it.
 
@@ -231,6 +232,12 @@ def replace_evidence(idata: xr.DataTree, value: float, error: float) -> None:
         statistics[name] = statistics[name].where(~last, number)
     statistics.attrs.pop("chains_sd", None)
     idata["sample_stats"] = xr.DataTree(statistics)
+
+
+def add_to_evidence_error(idata: xr.DataTree, error: float) -> None:
+    """Add an error that does not depend on chance to that of the log evidence."""
+    if error:
+        widen_evidence(idata, float(np.hypot(log_evidence(idata).error, error)))
 
 
 def doubt_evidence(idata: xr.DataTree, reasons: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
-from pm_sysid.likelihood.filter_steps import refined
+from pm_sysid.likelihood.filter_steps import integration_error, refined
 from pm_sysid.likelihood.filter_view import filter_view
 
 DECAY = sid.System(
@@ -350,3 +350,29 @@ def test_modes_that_are_as_good_with_steps_of_their_own_stay() -> None:
     modes = sid.find_mode(model, random_seed=1, progressbar=False).modes
     np.testing.assert_allclose(sorted(float(m.initvals["v"]) for m in modes), [-1.0, 1.0], atol=0.02)
     assert abs(modes[0].log_evidence - modes[1].log_evidence) < 0.1
+
+
+def test_the_error_of_an_evidence_contains_what_steps_that_will_do_leave() -> None:
+    """The mean of what finer steps would change at draws, and its standard error."""
+    swing = sid.System(
+        lambda t, x, u, p: (x.v, -(p.w**2) * x.z), states=("z", "v"), params=("w",), observe=lambda t, x, dx, u, p: x.z
+    )
+    t = np.linspace(0.0, 3.0, 25)
+    record = sid.TimeSeries(t, None, np.cos(4.0 * t) + 0.2 * np.random.default_rng(0).standard_normal(25))
+    with pm.Model() as model:
+        sid.ODEFilter("y", swing, record, {"w": pm.Uniform("w", 2.0, 6.0)}, noise=0.2, x0=[1.0, 0.0], solver=sid.EK1(order=2))
+    at = np.array([3.9, 4.0, 4.1, 3.95])
+    draws = xr.Dataset({"w": (("chain", "draw"), at[None])})
+    assert sid.settle_substeps(draws, model=model)["y"].settled
+    found, chosen = integration_error(draws, model), filter_view("y", model).op.grid.choice.substeps
+
+    def log_likelihood(substeps: int) -> np.ndarray:
+        sid.set_substeps(substeps, model)
+        value = model.compile_logp(vars=[model["y"]])
+        points = model.rvs_to_transforms[model["w"]].forward(at, *model["w"].owner.inputs).eval()
+        return np.array([value({"w_interval__": u}) for u in points])
+
+    moved = log_likelihood(4 * chosen) - log_likelihood(chosen)
+    assert found == pytest.approx(np.hypot(moved.mean(), moved.std() / 2), rel=1e-6) and found > 1e-4
+    sid.set_substeps(1, model)  # a number of the user's is not judged
+    assert integration_error(draws, model) == 0.0
