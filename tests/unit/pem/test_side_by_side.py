@@ -51,3 +51,28 @@ def test_derivatives_whose_squares_overflow_end_a_search() -> None:
     steep = Steep(fit.target, coordinates.lower, coordinates.upper, fit.fun)
     ends, _ = explore(steep, np.array([[90.0, 2.0], 1.2 * fit.x]), lambda x, e: False)
     assert sorted(e.how for e in ends) == ["ended", "unfinished"]
+
+
+def test_a_guess_that_explodes_is_no_measure_of_what_is_small() -> None:
+    """Where a mean squared error of 1e13 was the largest one, errors of 0.01 and of 3 were both as good as none."""
+    c, fit = searched()
+    exploding = Coordinates(fit.target, c.lower, c.upper, 1e13)
+    assert exploding.gain(fit.fun, 100 * fit.fun) == c.gain(fit.fun, 100 * fit.fun) > 100
+    assert exploding.unit(fit.fun) == c.unit(fit.fun)
+
+
+def test_a_hidden_predator_that_the_guess_leaves_out_makes_no_doubt() -> None:
+    """Prey alone is measured; without predators, where the guess begins, it grows without bound."""
+    pair = sid.System(
+        lambda t, x, u, p: (p.a * x.x - 0.5 * x.x * x.y, -p.c * x.y + p.d * x.x * x.y), states=("x", "y"),
+        params=("a", "c", "d"), observe=lambda t, x, dx, u, p: x.x,
+    )  # fmt: skip
+    truth, t = {"a": 1.0, "c": 0.8, "d": 0.2}, np.linspace(0.0, 20.0, 81)
+    clean = sid.simulate(pair, sid.TimeSeries(t, None), truth, x0=[5.0, 1.0])["y"].to_numpy()
+    for seed in (0, 4, 5):
+        rng = np.random.default_rng(seed)
+        y = clean + 0.1 * rng.standard_normal(81)
+        guess = {k: v * np.exp(0.3 * rng.standard_normal()) for k, v in truth.items()}
+        fit = sid.fit_pem(pair, sid.TimeSeries(t, None, y), guess, progressbar=False)
+        assert fit.success and "Another optimum" not in fit.message
+        assert all(abs(fit.p[k] - v) < 4 * fit.stderr[k] for k, v in truth.items())

@@ -111,3 +111,24 @@ def test_components_of_few_particles_have_room_where_these_leave_it_out(spread: 
 def test_a_component_of_a_single_particle_has_the_size_of_the_others() -> None:
     (_, one) = _with_room(np.array([0.99, 0.01]), np.array([2 * np.eye(3), 0.1 * np.eye(3)]), np.array([400.0, 1.0]))
     np.testing.assert_allclose(np.diag(one), 2.0, rtol=0.1)
+
+
+def test_a_thin_curved_sheet_takes_more_than_eight_components_and_a_gaussian_one() -> None:
+    """Weights of fresh draws are more even then: of a Gaussian bent to an arc with the width of a hundredth of its length."""
+
+    def bent(z: np.ndarray) -> np.ndarray:
+        return np.column_stack([z[:, 0], 0.03 * z[:, 1] + z[:, 0] ** 2])
+
+    def efficiency(mixture: Mixture) -> float:
+        x = mixture.draw(20_000, np.random.default_rng(2))
+        straight = np.column_stack([x[:, 0], (x[:, 1] - x[:, 0] ** 2) / 0.03])
+        weights = np.exp(-0.5 * np.sum(straight**2, axis=1) - mixture.logpdf(x))
+        return float(weights.sum() ** 2 / np.sum(weights**2)) / len(x)
+
+    rng = np.random.default_rng(0)
+    z, equal = rng.standard_normal((4000, 2)), np.full(4000, 1 / 4000)
+    few = Mixture.fit(bent(z), equal, 3.0, np.random.default_rng(1))
+    many = Mixture.fit(bent(z), equal, 3.0, np.random.default_rng(1), most=32)
+    assert few.components <= 8 < many.components <= 32
+    assert efficiency(many) > 1.5 * efficiency(few)
+    assert Mixture.fit(z, equal, 3.0, np.random.default_rng(1), most=32).components == 1
