@@ -503,7 +503,8 @@ class SeveralStarts:
             covariance = np.linalg.pinv(information / np.outer(size, size), rcond=1e-12, hermitian=True)[np.ix_(rest, rest)]
             information, away = np.linalg.pinv(covariance, rcond=1e-12, hermitian=True), (away * size)[rest]
         away = np.where(np.isfinite(away), away, 0.0)
-        return bool(0.5 * c.unit(solution.evaluation.value) * away @ information @ away < within)
+        with np.errstate(over="ignore", invalid="ignore"):  # a search may have run off to 1e160
+            return bool(0.5 * c.unit(solution.evaluation.value) * away @ information @ away < within)
 
     def mirrored(self, best: Solution, other: Solution) -> bool:
         """Whether another optimum fits exactly as well by other signs of initial states, or signs that are known to be free."""
