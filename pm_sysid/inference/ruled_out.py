@@ -1,4 +1,4 @@
-"""Modes that too few filter steps rule out, far from all draws: searches with finer steps look for them."""
+"""What filter steps do to draws: modes that too few rule out, and what is left in the evidence where they will do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pymc as pm
 import scipy
 import xarray as xr
 
-from pm_sysid.likelihood.filter_steps import put_steps, twice
+from pm_sysid.likelihood.filter_steps import integration_error, put_steps, twice
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.missed_modes import MATTERS, log_posterior, search
 from pm_sysid.sampling.smc.sequential_draws import generator_of, weighted_particles
-from pm_sysid.sampling.smc.stages import stages
+from pm_sysid.sampling.smc.stages import add_to_evidence_error, stages
 from pm_sysid.solve.substeps import MOST, StepChoice
 
 #: Part of what a run has computed that one search with finer steps may compute, relative to a search of the run itself.
@@ -34,6 +34,15 @@ class Lacking(NamedTuple):
         """The part that the present steps rule out, if it matters."""
         apart = self.finer - self.present
         return apart if apart > max(MATTERS, SETTLED * self.finer) else 0.0
+
+
+def allow_for_integration(idata: xr.DataTree, model: pm.Model) -> str:
+    """Let the error of the log evidence contain what the integration leaves; why it does not, in words."""
+    try:
+        add_to_evidence_error(idata, integration_error(idata, model))
+    except KeyboardInterrupt:  # the draws are there
+        return "What the integration leaves in the log evidence was not measured: interrupted."
+    return ""
 
 
 def short_far_from_draws(draws: xr.DataTree, model: pm.Model, take: bool = False) -> tuple[str, bool]:

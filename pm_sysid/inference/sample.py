@@ -25,9 +25,10 @@ from pm_sysid.compat.arviz import array_stats
 from pm_sysid.compat.samplers import sample_by_steps
 from pm_sysid.idata import group
 from pm_sysid.inference.linearised import Linearised
+from pm_sysid.inference.ruled_out import allow_for_integration
 from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
-from pm_sysid.likelihood.filter_steps import integration_error, settle_substeps, substeps_attrs
+from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, Mode, find_mode
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
@@ -39,7 +40,7 @@ from pm_sysid.progress import compiling, drawable, progress_bar
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, HigherPoint, sample_around_mode
 from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
-from pm_sysid.sampling.smc.stages import add_to_evidence_error, doubt_evidence, final, log_evidence, stages
+from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, stages
 from pm_sysid.sampling.smc.weighed import KnownModes, weighed
 
 _log = logging.getLogger("pm_sysid")
@@ -562,9 +563,8 @@ class _Run:
         """The result with its attributes and verdict."""
         idata, trusted = drawn.idata, not drawn.reasons
         if drawn.method != "nuts":
-            add_to_evidence_error(idata, integration_error(idata, self.model))
-        if drawn.method != "nuts" and (drawn.wrong or drawn.unknown):
-            doubt_evidence(idata, [*drawn.wrong, *drawn.unknown])
+            if said := [r for r in (*drawn.wrong, *drawn.unknown, allow_for_integration(idata, self.model)) if r]:
+                doubt_evidence(idata, said)
         verdict = "Nothing is known against these draws." if trusted else "These draws cannot be trusted."
         remarks = [*self.remarks, *self._misfits(idata)] if trusted else []
         verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *remarks])

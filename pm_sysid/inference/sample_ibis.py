@@ -14,14 +14,14 @@ from pytensor.graph.basic import Variable
 
 from pm_sysid.idata import group
 from pm_sysid.inference.linearised import Linearised
-from pm_sysid.inference.ruled_out import short_far_from_draws
+from pm_sysid.inference.ruled_out import allow_for_integration, short_far_from_draws
 from pm_sysid.likelihood.coordinates import Coordinates, model_of
-from pm_sysid.likelihood.filter_steps import integration_error, put_steps, short_of_steps, substeps_attrs
+from pm_sysid.likelihood.filter_steps import put_steps, short_of_steps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.sampling.executors import Execution
 from pm_sysid.sampling.smc.particle_state import Start
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
-from pm_sysid.sampling.smc.stages import add_to_evidence_error, doubt_evidence, final, log_evidence, one_after_the_other, stages
+from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, one_after_the_other, stages
 from pm_sysid.solve.substeps import StepChoice
 
 _log = logging.getLogger("pm_sysid")
@@ -151,11 +151,9 @@ def sample_ibis(
         earlier.append(int(stages(idata)["evaluations"].max("stage").sum()))
         _log.info("IBIS: the posterior needs more filter steps than were taken; with these the draws begin again.")
     idata["sample_stats"].attrs["earlier_evaluations"] = sum(earlier)
-    reasons = [short] if short else []
-    for reason in [*reasons, *_linearised(idata, model)]:
+    for reason in [*filter(None, (short, allow_for_integration(idata, model))), *_linearised(idata, model)]:
         doubt_evidence(idata, [reason])
         _log.warning("IBIS: %s", reason)
-    add_to_evidence_error(idata, integration_error(idata, model))
     idata.attrs.update(substeps_attrs(model))
     idata.attrs.update({f"{FORCED}{name}": filter_view(name, model).forced(None)[0].tolist() for name in filter_names(model)})
     return idata

@@ -41,8 +41,8 @@ OWN = 4
 JUDGED = 20
 #: How much farther from the mean the likelihood is looked at for a wall, and a change of it in nats that is one.
 FARTHER, STEEP = 3.0, 1.0
-#: By how many nats such a point may be less likely than the least likely of the draws: less likely ones are no part of the
-#: posterior, and where a log-likelihood is minus millions its digits say nothing.
+#: By how many nats such a point may be less likely than a Gaussian posterior with the draws' log-likelihoods says: less likely
+#: ones are no part of the posterior, and where a log-likelihood is minus millions its digits say nothing.
 BEYOND = 20.0
 #: Draws that tell where a posterior is, when parameters beyond it are looked at.
 LOCATING = 400
@@ -334,7 +334,11 @@ def integration_error(draws: Any, model: pm.Model) -> float:
     that mean; zero without such filters. Of steps that will not do, what was judged says so.
     """
     views = {name: filter_view(name, model) for name in filter_names(model)}
-    views = {name: view for name, view in views.items() if view.op.grid.choice.settled and len(view.measured()) > 1}
+    # A diffusion that is a parameter, or a user's beside a number of steps, means another model with other steps.
+    judged = {
+        n: v for n, v in views.items() if v.finds_diffusion or (v.op.grid.choice.asked == "auto" and not v.free_diffusion)
+    }
+    views = {n: view for n, view in judged.items() if view.op.grid.choice.settled and len(view.measured()) > 1}
     if not views:
         return 0.0
     samples = sum(len(r) for view in views.values() for r in _records(view))
@@ -544,7 +548,8 @@ def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
     """
     moved, values = [0.0], on.value(substeps)
     values = values[np.isfinite(values)]
-    possible = values.min() - BEYOND if values.size else -np.inf
+    # Of a posterior of any number of unknowns, a point that is so many times as far loses so many squared times as much.
+    possible = values.max() - FARTHER**2 * np.ptp(values) - BEYOND if values.size else -np.inf
     points = list(zip(on.at, on.y, strict=True))[:: max(1, len(on.at) // OWN)]
     mean = Unknowns(*(np.mean([np.asarray(v, float) for v in values], axis=0) for values in zip(*on.at, strict=True)))
     for at, y in points:
@@ -554,8 +559,9 @@ def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
             grids = adaptive_steps(on.problem, on.records, [point])
             own = None if grids is None else replace(here, grids=grids).value(max(substeps, LEAST))
             if own is not None and np.isfinite(own).all():
-                change = here.change(here.value(substeps), own)
-                moved.append(change if change > least and (point is at or own.max() > possible) else 0.0)
+                present = here.value(substeps)
+                change, likely = here.change(present, own), np.nanmax([*present, *own])
+                moved.append(change if change > least and (point is at or likely > possible) else 0.0)
     return max(moved)
 
 

@@ -345,7 +345,7 @@ class Conclusion:
             blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
             self.untold = [i for i in starts if blind[i]] or starts[-1:]
         if not endless:
-            known = "; give what is known of the start (x0=...)" if np.any(unseen & layout.initial) else ""
+            known = ", give what is known of the start (x0=...)" if np.any(unseen & layout.initial) else ""
             self._fails(
                 f"The record cannot tell {self._named(unseen)} (from each other, or at all): the prediction errors do not "
                 f"change with them. Fix some (fixed=...){known}, or excite them."

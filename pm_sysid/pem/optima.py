@@ -17,7 +17,7 @@ from pm_sysid.pem.optimise import Solution, solve
 from pm_sysid.pem.settings import Optimiser
 from pm_sysid.pem.side_by_side import EXACT, Coordinates, End, explore
 from pm_sysid.pem.starts import Starts
-from pm_sysid.pem.unseen import changes, sizes, unseen_unknowns
+from pm_sysid.pem.unseen import Unseen, changes, sizes, unseen_unknowns
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.steps.integrate import method_inputs, run_batch
 
@@ -481,26 +481,30 @@ class SeveralStarts:
         apart = abs(c.gain(value, evaluation.value))
         if apart > SAME:
             return False
-        if apart < LEVEL and self.ridge(solution):
-            return True
-        return self.alike(solution, x, 4 * SAME)
+        unseen = self.unseen(solution) if apart < LEVEL else None
+        return self.alike(solution, x, 4 * SAME, unseen if unseen and unseen.unknowns.any() else None)
 
-    def alike(self, solution: Solution, x: np.ndarray, within: float) -> bool:
+    def alike(self, solution: Solution, x: np.ndarray, within: float, unseen: Unseen | None = None) -> bool:
         """Whether unknowns are those of an optimum by its information, in log-likelihood, whatever the noise.
 
         Noise is left out where there are other unknowns: whether there is a little or none may be two optima, which say the
-        same of the parameters.
+        same of the parameters. So are ``unseen`` unknowns: along a ridge optima are connected, and others may be beside it.
         """
         c = self.coordinates
         assert c is not None
         _, information = c.slope(solution.x, solution.evaluation)
         if not np.isfinite(information).all():
             return False
-        away, rest = c.of(x) - c.of(solution.x), ~c.positive
+        away, rest, told = c.of(x) - c.of(solution.x), ~c.positive, np.ones(x.size, dtype=bool)
+        if unseen is not None:
+            rest, told = rest & ~unseen.unknowns, ~unseen.given
+            if not rest.any():
+                return True
         if rest.any() and not rest.all():
             size = np.sqrt(np.diag(information))
             size = np.where(size > 0, size, 1.0)
-            covariance = np.linalg.pinv(information / np.outer(size, size), rcond=1e-12, hermitian=True)[np.ix_(rest, rest)]
+            scaled = (information / np.outer(size, size))[np.ix_(told, told)]
+            covariance = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)[np.ix_(rest[told], rest[told])]
             information, away = np.linalg.pinv(covariance, rcond=1e-12, hermitian=True), (away * size)[rest]
         away = np.where(np.isfinite(away), away, 0.0)
         with np.errstate(over="ignore", invalid="ignore"):  # a search may have run off to 1e160
@@ -517,13 +521,13 @@ class SeveralStarts:
         known = any(np.array_equal(np.sign(other.x) != np.sign(best.x), image) for image in self.images)
         return self.alike(best, only_initial, 4 * SAME) or (known and self.alike(best, turned, 4 * SAME))
 
-    def ridge(self, solution: Solution) -> bool:
-        """Whether the record says nothing about some combination of unknowns: optima are then connected."""
+    def unseen(self, solution: Solution) -> Unseen:
+        """Unknowns in combinations of which the record says nothing: along these, optima are connected."""
         with np.errstate(over="ignore"):  # an unknown may have run off to infinity
             size = changes(self.objective, solution.x, self.starts.x)
             information = solution.evaluation.information * np.outer(size, size)
         free = (solution.x > self.starts.lower) & (solution.x < self.starts.upper) & ~self.objective.layout.positive
-        return bool(unseen_unknowns(self.objective, solution.evaluation, information, free).unknowns.any())
+        return unseen_unknowns(self.objective, solution.evaluation, information, free)
 
     def found(self) -> Found:
         """The lowest optimum, all of them, and what to doubt."""

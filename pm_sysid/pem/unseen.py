@@ -11,6 +11,8 @@ from pm_sysid.pem.objective import Objective, SquaredErrors
 
 #: Combinations of unknowns with this share of the largest sensitivity, or less, are not seen in the record.
 UNSEEN = 1e-7
+#: Part of a combination from which on an unknown is in it: the combination may be of any size.
+PART = 1e-3
 #: Share of its guess below which an unknown counts as zero.
 GONE = 1e-6
 
@@ -64,7 +66,7 @@ def unseen_unknowns(target: Objective, evaluation: Any, information: np.ndarray,
         values = np.sqrt(np.maximum(squares, 0.0))
     nothing = vectors[values <= UNSEEN * values[0]]
     if len(nothing):
-        found.unknowns[where[(np.abs(nothing) > 0.05).any(axis=0)]] = True
+        found.unknowns[where[(np.abs(nothing) > PART).any(axis=0)]] = True
         _, _, first = scipy.linalg.qr(nothing, mode="economic", pivoting=True)
         found.given[where[first[: len(nothing)]]] = True
     return found

@@ -484,6 +484,23 @@ def test_a_start_of_which_parameters_would_follow_the_number_in_its_place_is_no_
         assert given.success and np.all(np.abs(given.x[:3] - list(truth.values())) < 4 * given.x_stderr[:3])
 
 
+def test_two_orders_of_rates_are_said_beside_an_offset_that_cannot_be_told_from_a_state() -> None:
+    """Along a ridge all points are as good, and another optimum may be beside it: k1 was 0.81 ± 0.09, and 0.3 in truth."""
+    tanks = sid.System(
+        lambda t, x, u, p: (p.b * u.u - p.k1 * x.a, p.k1 * x.a - p.k2 * x.c, 0 * x.d), states=("a", "c", "d"), inputs=("u",),
+        params=("b", "k1", "k2", "o"), observe=lambda t, x, dx, u, p: x.c + x.d + p.o,
+    )  # fmt: skip
+    rng, t = np.random.default_rng(0), 0.5 * np.arange(100)
+    drive = sid.TimeSeries(t, np.repeat(rng.random(10), 10), None, inputs="u", intersample="zoh")
+    truth = {"b": 1.0, "k1": 0.3, "k2": 0.9, "o": 0.0}
+    clean = sid.simulate(tanks, drive, truth, x0=[1.0, 0.5, 0.0], substeps=8)["y"].to_numpy()
+    found = sid.fit_pem(
+        tanks, drive.replace(y=clean + 0.02 * rng.standard_normal(100)), {"b": 0.5, "k1": 0.8, "k2": 0.35, "o": 0.1}
+    )
+    assert not found.success and "cannot tell ['o', 'x0.d']" in found.message
+    assert "Another optimum is nearly as good" in found.message and len(found.optima) == 2
+
+
 def test_a_solution_that_stands_still_asks_for_a_start() -> None:
     """A growth that nothing has begun: its rate is not seen."""
     growth = sid.System(

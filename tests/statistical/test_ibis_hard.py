@@ -296,3 +296,46 @@ def test_a_run_that_goes_on_knows_the_mass_of_a_constrained_prior() -> None:
     free = stats.multivariate_normal(np.zeros(60), np.eye(60) + 1.0).logpdf(y)
     exact = free + stats.norm.logsf(0.2, mean, sd) - stats.norm.logsf(0.2)
     assert abs(found.value - exact) < 4 * found.error + 0.1
+
+
+def second_spring() -> tuple[np.ndarray, np.ndarray, pm.Model]:
+    """Positions, forces, and a spring with a second one behind a stop that the positions may never reach."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.05, 1.0, 80)
+    y = x + 0.1 * rng.standard_normal(80)
+    with pm.Model() as model:
+        k, more = pm.LogNormal("k", 0.0, 0.7), pm.LogNormal("more", 0.0, 1.0)
+        pm.Normal("y", k * x + more * pt.maximum(x - pm.HalfNormal("stop", 2.0), 0), 0.1, observed=y)
+    return x, y, model
+
+
+def exact_second_spring(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Standard deviation of the first spring, and its share of a fifth off, by quadrature."""
+    k, more = np.linspace(0.02, 1.6, 300)[:, None], np.exp(np.linspace(-6.0, 5.0, 400))
+    stops = np.concatenate([np.linspace(0.0, 1.0, 500) ** 2, np.linspace(1.001, 8.0, 50)])
+    prior = stats.lognorm.logpdf(k, 0.7) + stats.norm.logpdf(np.log(more))
+    rows = []
+    for stop in stops:
+        r = np.maximum(x - stop, 0.0)
+        squares = y @ y - 2 * k * (x @ y) - 2 * more * (r @ y) + k**2 * (x @ x) + 2 * k * more * (x @ r) + more**2 * (r @ r)
+        density = np.exp(prior - 50.0 * squares + 50.0 * np.min(y @ y - (x @ y) ** 2 / (x @ x)))
+        rows.append([np.sum(density * f) for f in (1.0, k, k**2, np.abs(k - 1.0) > 0.2)])
+    total, first, second, off = np.trapezoid(np.array(rows).T * stats.norm.pdf(stops, 0.0, 2.0), stops)
+    return float(np.sqrt(second / total - (first / total) ** 2)), float(off / total)
+
+
+@pytest.mark.slow
+def test_the_branch_of_a_stop_has_its_share_by_quadrature() -> None:
+    """One percent of the mass, with most of the variance of the first spring; runs held a fifth to nearly twice of it."""
+    x, y, model = second_spring()
+    sd, share = exact_second_spring(x, y)
+    ratios, shares = [], []
+    for seed in range(6):
+        idata = sid.sample_ibis(2000, model=model, chains=2, cores=1, random_seed=seed, progressbar=False)
+        k = idata.posterior["k"].values
+        ratios.append(k.std() / sd)
+        shares.append(np.mean(np.abs(k - 1.0) > 0.2))
+        assert not sid.log_evidence(idata).doubt
+    assert share == pytest.approx(0.0105, rel=0.02)
+    assert np.mean(shares) == pytest.approx(share, rel=0.15) and np.mean(ratios) == pytest.approx(1.0, abs=0.05)
+    assert min(ratios) > 0.9 and max(ratios) < 1.1

@@ -120,8 +120,9 @@ def log_evidence(idata: xr.DataTree) -> Evidence:
     -------
     Evidence
         ``value``: logarithm of the mean of the chains' estimates. ``error``: from the weights of each run where it reports
-        that, and at least what the chains' differences say, also of chains that went on together because they differed, and
-        what the log-likelihood of draws moves by on average where the steps of filters are refined.
+        that, and at least what the chains' differences say, also of chains that went on together because they differed.
+        Of :func:`sample` and :func:`sample_ibis` it contains what the log-likelihood of draws moves by on average where the
+        steps of filters are refined.
         NaN if one chain of ``pm.sample_smc`` does not tell it.
         ``chains``: their estimates. ``doubt``: why the value cannot be trusted, in words; empty if nothing is known against it.
 
@@ -310,4 +311,6 @@ def one_after_the_other(old: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
     # What spoke against the earlier run speaks against what went on from it.
     said = dict.fromkeys(d for d in (old.attrs.get("doubt"), new.attrs.get("doubt")) if d)
     result.attrs = {**old.attrs, **new.attrs, **({"doubt": " ".join(map(str, said))} if said else {})}
+    if apart := [float(run.attrs["chains_sd"]) for run in (old, new) if "chains_sd" in run.attrs]:
+        result.attrs["chains_sd"] = max(apart)
     return result

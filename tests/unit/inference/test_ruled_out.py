@@ -91,3 +91,13 @@ def test_nothing_is_said_where_the_draws_hold_all_modes_or_steps_have_no_part() 
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=[0.5, -0.5])
     assert short_far_from_draws(sid.sample_ibis(100, model=model, **QUIET), model) == ("", False)
+
+
+def test_an_interruption_while_the_integration_is_measured_leaves_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "integration_error", interrupted)
+    model, *_ = swing(1, substeps=32)
+    idata = sid.sample_ibis(200, model=model, search=False, **QUIET)
+    assert "What the integration leaves in the log evidence was not measured" in sid.log_evidence(idata).doubt

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pm_sysid.sampling.smc.stages import doubts, held
+from pm_sysid.sampling.smc.stages import doubts, held, one_after_the_other
 
 #: Samples taken in by the stages of two chains, of which the second has fewer.
 TIME = np.array([[10.0, 40, 60, 80, 100], [20, 50, 90, 100, np.nan]])
@@ -49,3 +49,11 @@ def test_stages_of_the_second_half_count_of_each_chain_by_its_own_record() -> No
     np.testing.assert_allclose(held(statistics(memory=memory)), [1 / 3, 1 / 3])
     # A run that takes in all samples at once has no record on whose way it could lose something.
     assert held(statistics(time_index=100 + 0 * TIME, memory=0.9 + 0 * TIME)).tolist() == [0.0, 0.0]
+
+
+def test_an_earlier_run_whose_chains_differed_is_not_forgotten() -> None:
+    """What went on from it has an error of its own, which is smaller."""
+    earlier, later = statistics(), statistics()
+    earlier.attrs["chains_sd"], later.attrs["chains_sd"] = 3.0, 0.01
+    assert one_after_the_other(earlier, later).attrs["chains_sd"] == 3.0
+    assert one_after_the_other(statistics(), later).attrs["chains_sd"] == 0.01
