@@ -52,6 +52,8 @@ WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
 #: Share of all proposals that are drawn about points on ridges and other modes, where there are any; least part of the first
 #: ones that is around a mode.
 ALONG, LEAST = 0.2, 0.02
+#: Share of a proposal that follows a power of the density, and this power.
+WIDE, WIDTH = 0.2, 1 / 4
 #: Draws of the prior that tell its width, and the quantile for that in standard deviations of a Gaussian.
 PRIOR_DRAWS, QUANTILE = 2000, 3.0
 #: Draws that walk in the end, their steps, how often they walk, and their longest steps relative to what suits a Gaussian.
@@ -424,11 +426,21 @@ class Cloud(NamedTuple):
             return float(self.estimate.value + np.log(self.estimate.efficiency))
 
     def next(self, along: Ridges, rng: np.random.Generator) -> Cloud:
-        """Draws of a mixture that is fitted to all before, so weighted that it follows no handful of them, and ridges."""
-        fitted = Mixture.fit(
-            self.seen.picked(self.seen.tempered, CLOUD, rng), np.full(CLOUD, 1 / CLOUD), FREEDOM, rng, most=MOST
+        """Draws of a mixture that is fitted to all before, so weighted that it follows no handful of them, and ridges.
+
+        A part of the mixture follows a power of the density: of that, a branch that is long and thin is a larger part.
+        """
+        equal = np.full(CLOUD, 1 / CLOUD)
+        fitted = Mixture.fit(self.seen.picked(self.seen.tempered, CLOUD, rng), equal, FREEDOM, rng, most=MOST)
+        wide = Mixture.fit(self.seen.picked(self.seen.to_power(WIDTH), CLOUD, rng), equal, FREEDOM, rng, most=MOST)
+        near = with_ridges(fitted, self.units, along)
+        proposal = Mixture(
+            np.concatenate([(1 - WIDE) * near.shares, WIDE * wide.shares]),
+            np.concatenate([near.means, wide.means]),
+            np.concatenate([near.roots, wide.roots]),
+            FREEDOM,
         )
-        return Cloud.of(self.units, with_ridges(fitted, self.units, along), self.seen, rng)
+        return Cloud.of(self.units, proposal, self.seen, rng)
 
 
 def _about(modes: KnownModes, units: NaturalUnits, width: np.ndarray) -> Mixture:

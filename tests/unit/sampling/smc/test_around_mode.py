@@ -277,8 +277,9 @@ def spike_and_tail(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_draws_walk_where_proposals_do_not_fit() -> None:
-    """A thin crescent, of which few draws of a mixture count, against quadrature."""
+def test_draws_walk_where_proposals_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thin crescent, of which few draws of a mixture of eight count, against quadrature."""
+    monkeypatch.setattr(around_mode, "MOST", 8)
     width = 0.01
     with pm.Model() as model:
         a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
@@ -304,6 +305,7 @@ def test_draws_walk_where_only_fresh_proposals_show_that_they_do_not_fit(monkeyp
     cloud = around_mode._cloud
     monkeypatch.setattr(around_mode, "_cloud", lambda *given: (cloud(*given)[0], True))
     monkeypatch.setattr(around_mode.Cloud, "covers", False)
+    monkeypatch.setattr(around_mode, "MOST", 8)
     monkeypatch.setattr(around_mode, "GOOD_PROPOSALS", 0.7)  # which some of the four reach
     with pm.Model() as model:
         a, b = pm.Normal("a"), pm.Normal("b", 0, 3)
