@@ -53,7 +53,7 @@ WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
 #: ones that is around a mode.
 ALONG, LEAST = 0.2, 0.02
 #: Share of a proposal that follows a power of the density, and this power.
-WIDE, WIDTH = 0.2, 1 / 4
+WIDE, WIDTH = 0.1, 1 / 4
 #: Draws of the prior that tell its width, and the quantile for that in standard deviations of a Gaussian.
 PRIOR_DRAWS, QUANTILE = 2000, 3.0
 #: Draws that walk in the end, their steps, how often they walk, and their longest steps relative to what suits a Gaussian.
