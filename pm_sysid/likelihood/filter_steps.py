@@ -544,7 +544,7 @@ def _by_own_steps(on: LogLikelihoodCriterion, substeps: int) -> float:
 
     A likelihood that a front makes fail next to the point whose solution the steps follow has a sharp maximum there, and
     refining the steps does not show it. Nor do points that were drawn from it: beyond them, at ``FARTHER`` times their distance
-    from their mean, a change by more than ``STEEP`` counts, if the point is a part of the posterior by its own steps.
+    from their mean, a change by more than ``STEEP`` counts, if the point is a part of the posterior by either steps.
     """
     moved, values = [0.0], on.value(substeps)
     values = values[np.isfinite(values)]

@@ -392,8 +392,8 @@ def test_a_diffusion_that_is_a_parameter_is_no_error_of_the_integration() -> Non
 
 @pytest.mark.slow
 def test_walls_are_said_beside_unknowns_that_the_record_tells_well() -> None:
-    """Three times as far from the mean, a Gaussian posterior of nine unknowns alone is less likely by forty."""
-    gains = tuple(f"k{j}" for j in range(8))
+    """Three times as far from the mean, a Gaussian posterior of thirteen unknowns alone is less likely by fifty."""
+    gains = tuple(f"k{j}" for j in range(12))
     system = sid.System(
         lambda t, x, u, p: -p.v * x.s / (1e-4 + x.s), states=("s",), params=("v", *gains),
         observe=lambda t, x, dx, u, p: {
@@ -404,18 +404,18 @@ def test_walls_are_said_beside_unknowns_that_the_record_tells_well() -> None:
     rng, free = np.random.default_rng(0), sid.TimeSeries(t, None)
     run = sid.simulate(system, free, {"v": 1.0, **dict.fromkeys(gains, 1.0)}, x0=[1.0], method="implicit")
     y = np.column_stack([run["y1"].values, run["y2"].values]) + 0.01 * rng.standard_normal((26, 2))
-    design = np.cos(0.7 * np.arange(8) * np.log(1 + t)[:, None])
-    covariance = np.linalg.inv(design.T @ design / 1e-4 + np.eye(8) / 0.25)
-    mean = covariance @ (design.T @ y[:, 1] / 1e-4 + np.ones(8) / 0.25)
-    with pm.Model() as model:
-        p = {"v": pm.LogNormal("v", np.log(0.2), 0.2), **{k: pm.Normal(k, 1.0, 0.5) for k in gains}}
-        record = sid.TimeSeries(t, None, {"y1": y[:, 0], "y2": y[:, 1]})
-        sid.ODEFilter("y", system, record, p, noise=0.01, x0=[1.0], solver=sid.EK1(order=3))
+    design = np.cos(0.7 * np.arange(12) * np.log(1 + t)[:, None])
+    covariance = np.linalg.inv(design.T @ design / 1e-4 + np.eye(12) / 0.25)
+    mean = covariance @ (design.T @ y[:, 1] / 1e-4 + np.ones(12) / 0.25)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sid.SubstepWarning)
+        with pm.Model() as model:
+            p = {"v": pm.LogNormal("v", np.log(0.2), 0.2), **{k: pm.Normal(k, 1.0, 0.5) for k in gains}}
+            record = sid.TimeSeries(t, None, {"y1": y[:, 0], "y2": y[:, 1]})
+            sid.ODEFilter("y", system, record, p, noise=0.01, x0=[1.0], solver=sid.EK1(order=3))
         assert refined([{"v": 0.66, **dict(zip(gains, mean, strict=True))}], model, "at the mode")
     speeds = 0.66 * (1 + 8e-4 * np.linspace(-1.0, 1.0, 20))
-    drawn = mean + rng.standard_normal((20, 8)) @ np.linalg.cholesky(covariance).T
+    drawn = mean + rng.standard_normal((20, 12)) @ np.linalg.cholesky(covariance).T
     points = [{"v": v, **dict(zip(gains, k, strict=True))} for v, k in zip(speeds, drawn, strict=True)]
     with pytest.warns(sid.SubstepWarning, match="a front moves with the"):
         assert not sid.settle_substeps(points, model=model)["y"].settled
