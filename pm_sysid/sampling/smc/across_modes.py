@@ -139,17 +139,11 @@ def across_modes(
     some = draws[rng.permutation(len(draws))[:LOOKED]]
     density_at_draws = log_posterior(target, some)
     about = np.maximum(shares, LEAST)
-    roots = WIDER * np.linalg.cholesky(covariances)
+    at = Mixture(about / about.sum(), points, WIDER * np.linalg.cholesky(covariances), FREEDOM)
     for round_ in range(ROUNDS):
         around = _fitted(np.concatenate([draws, seen.picked(seen.tempered, min(len(draws), FITTED), rng)]), rng)
         wide = _fitted(seen.picked(seen.to_power(WIDTH), FITTED, rng), rng)
-        shares_of_all = [at_modes * about / about.sum(), (1 - WIDE) * (1 - at_modes) * around.shares]
-        proposal = Mixture(
-            np.concatenate([*shares_of_all, WIDE * (1 - at_modes) * wide.shares]),
-            np.concatenate([points, around.means, wide.means]),
-            np.concatenate([roots, around.roots, wide.roots]),
-            FREEDOM,
-        )
+        proposal = Mixture.joined([at, around, wide], [at_modes, (1 - WIDE) * (1 - at_modes), WIDE * (1 - at_modes)])
         z = proposal.draw(count, rng)
         density = log_posterior(target, z)
         seen = seen.with_draws(z, density, proposal.logpdf)

@@ -433,13 +433,7 @@ class Cloud(NamedTuple):
         equal = np.full(CLOUD, 1 / CLOUD)
         fitted = Mixture.fit(self.seen.picked(self.seen.tempered, CLOUD, rng), equal, FREEDOM, rng, most=MOST)
         wide = Mixture.fit(self.seen.picked(self.seen.to_power(WIDTH), CLOUD, rng), equal, FREEDOM, rng, most=MOST)
-        near = with_ridges(fitted, self.units, along)
-        proposal = Mixture(
-            np.concatenate([(1 - WIDE) * near.shares, WIDE * wide.shares]),
-            np.concatenate([near.means, wide.means]),
-            np.concatenate([near.roots, wide.roots]),
-            FREEDOM,
-        )
+        proposal = Mixture.joined([with_ridges(fitted, self.units, along), wide], [1 - WIDE, WIDE])
         return Cloud.of(self.units, proposal, self.seen, rng)
 
 
@@ -455,12 +449,7 @@ def _about(modes: KnownModes, units: NaturalUnits, width: np.ndarray) -> Mixture
                 raise
             continue
         about.append(share)
-    return Mixture(
-        np.concatenate([a / sum(about) * part.shares for a, part in zip(about, parts, strict=True)]),
-        np.concatenate([part.means for part in parts]),
-        np.concatenate([part.roots for part in parts]),
-        FREEDOM,
-    )
+    return Mixture.joined(parts, np.array(about) / sum(about))
 
 
 def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture:
@@ -473,11 +462,8 @@ def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture
             means.append(units.natural(point))
     if not roots:
         return mixture
-    return mixture._replace(
-        shares=np.concatenate([(1 - ALONG) * mixture.shares, np.full(len(roots), ALONG / len(roots))]),
-        means=np.concatenate([mixture.means, means]),
-        roots=np.concatenate([mixture.roots, roots]),
-    )
+    about = Mixture(np.full(len(roots), 1 / len(roots)), np.array(means), np.array(roots), mixture.freedom)
+    return Mixture.joined([mixture, about], [1 - ALONG, ALONG])
 
 
 def _cloud(target: Target, modes: KnownModes, along: Ridges, limit: float, rng: np.random.Generator) -> tuple[Cloud, bool]:

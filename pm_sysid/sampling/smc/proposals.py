@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 #: Numbers of components that are tried, up to the most that are asked for; beyond the usual most, while each more has gained.
 NUMBERS, USUAL, MOST = (2, 3, 4, 6, 8, 12, 16, 24, 32), 8, 32
@@ -99,6 +101,16 @@ class Mixture(NamedTuple):
         shares = np.append((1 - DEFENCE) * shares, DEFENCE)
         means, roots = np.concatenate([mean + means @ root.T, mean[None]]), np.concatenate([root @ roots, root[None]])
         return cls(shares, means, roots, freedom)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Mixture], shares: ArrayLike) -> Mixture:
+        """One mixture of several, which have their degrees of freedom in common, each with a share of the whole."""
+        return cls(
+            np.concatenate([share * part.shares for share, part in zip(np.asarray(shares), parts, strict=True)]),
+            np.concatenate([part.means for part in parts]),
+            np.concatenate([part.roots for part in parts]),
+            parts[0].freedom,
+        )
 
     def with_room(self, x: np.ndarray, weights: np.ndarray) -> Mixture:
         """The same with wider components where few of the weighted particles (N, d) that it was fitted to tell their shape.
