@@ -1,9 +1,9 @@
-"""What a changed equation costs: seconds of a whole session, of what the filter adds to a model, and of a chain of masses.
+"""What a changed equation costs: seconds of a whole session, of what the filter adds to a model, and of chains of masses.
 
 Each case runs in a process of its own, first with an empty folder of compiled code, then with another equation (what is
 shared is there, the system is new), then with the same equation again (everything is there). The case ``imports`` compares
 ``import pm_sysid`` with ``import pymc``, in turn in fresh processes. Seconds are by the clock and of the processor: the second
-does not see other work on the machine. Run: ``uv run benchmarks/compile.py [--only CASE]``; with ``--extra benchmarks --extra
+does not see other work on the machine. Run: ``uv run benchmarks/compile.py [--only CASE ...]``; with ``--extra benchmarks --extra
 jax`` the same model in diffrax, JAX and NumPyro is measured beside it. Results go to ``benchmarks/results/compile.json``.
 """
 
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -113,14 +114,12 @@ def added(tag: float) -> None:
             target.log_likelihood(np.zeros((64, 5)))
 
 
-def masses(tag: float) -> None:
-    """Three masses in a row, EK1 of order 3, a dense covariance: model, value and gradient."""
+def masses(tag: float, n: int = 3, covariance: str = "dense") -> None:
+    """Masses in a row, EK1 of order 3: model, value and gradient."""
     import numpy as np
     import pymc as pm
 
     import pm_sysid as sid
-
-    n = 3
 
     def dynamics(t: Any, x: Any, u: Any, p: Any) -> Any:
         z, v = x[:n], x[n:]
@@ -134,7 +133,8 @@ def masses(tag: float) -> None:
     record = sid.TimeSeries(t, np.sin(t), 0.01 * np.cos(t), inputs="F")
     with measured("model"), pm.Model() as model:
         params = {"k": pm.LogNormal("k", 3.0, 0.3), "c": pm.LogNormal("c", -1.0, 0.3)}
-        sid.ODEFilter("y", system, record, params, noise=0.01, solver=sid.EK1(order=3), substeps=1, x0=0.0)
+        solver = sid.EK1(order=3, covariance=covariance)
+        sid.ODEFilter("y", system, record, params, noise=0.01, solver=solver, substeps=1, x0=0.0)
     point = model.initial_point()
     with measured("value"):
         model.compile_logp()(point)
@@ -216,7 +216,14 @@ def imports() -> dict[str, dict[str, tuple[float, float]]]:
     return found
 
 
-CASES: dict[str, Callable[[float], None]] = {"session": session, "added": added, "masses": masses, "diffrax": diffrax}
+CASES: dict[str, Callable[[float], None]] = {
+    "session": session,
+    "added": added,
+    "masses": masses,
+    "ten masses": partial(masses, n=10),
+    "fifty masses": partial(masses, n=50, covariance="block"),
+    "diffrax": diffrax,
+}
 #: Folder of compiled code and equation of each run.
 RUNS = {"first on a machine": 0.31, "new equation": 0.32, "the same again": 0.32}
 
@@ -248,7 +255,7 @@ def show(case: str, rows: dict[str, dict[str, tuple[float, float]]], digits: int
 def main() -> None:
     """Run the cases, print a table each, and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["imports", *CASES])
+    parser.add_argument("--only", nargs="+", choices=["imports", *CASES])
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     parser.add_argument("--tag", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -259,7 +266,7 @@ def main() -> None:
         print("MEASURED", json.dumps(SECONDS))
         return
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for case in [arguments.only] if arguments.only else ["imports", *CASES]:
+    for case in arguments.only or ["imports", *CASES]:
         if case == "diffrax" and importlib.util.find_spec("diffrax") is None:
             print("diffrax is not installed: uv run --extra benchmarks --extra jax benchmarks/compile.py")
             continue

@@ -587,6 +587,8 @@ def compilation(found: Mapping[str, Any]) -> str:
         "session": "A session: simulate, fit, sample",
         "added": "To the first number of a model of five variables, with and without the filter",
         "masses": "Three masses in a row, EK1(3) with a dense covariance",
+        "ten masses": "Ten masses in a row, EK1(3) with a dense covariance",
+        "fifty masses": "Fifty masses in a row, EK1(3) with a block of the covariance for each mass",
         "diffrax": "The session's model in diffrax, JAX and NumPyro",
     }
     text = (

@@ -59,7 +59,7 @@ LONELY = 3
 #: region lies as far off.
 BETWEEN, VALLEY, OUTSIDE = 21, 2.0, 1e-3
 #: Most modes that independent proposals are fitted around.
-MOST_MODES = 8
+MOST_MODES = 32
 #: Draws that modes without any should have had: with fewer it may be chance.
 EXPECTED = 5.0
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.

@@ -46,6 +46,8 @@ FREEDOM = 3.0
 #: Weighted draws of a round, most rounds, the effective share of the draws with which they end if it comes twice in a row, and
 #: the difference of the two evidences in standard errors that is none.
 CLOUD, ROUNDS, ENOUGH, AGREE = 4000, 16, 0.4, 2.0
+#: Rounds whose mean score is compared with that of as many before, and the gain with which they go on.
+COMPARED, GAIN = 4, 0.05
 #: Widths of the first proposals beside that of the mode, evenly from there to the prior's; shares of those with all unknowns
 #: wider together, and with each alone; and how much wider than at the mode the widest are at least.
 WIDTHS, TOGETHER, ALONE, WIDER = 4, 0.1, 0.4, 10.0
@@ -466,6 +468,11 @@ def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture
     return Mixture.joined([mixture, about], [1 - ALONG, ALONG])
 
 
+def gaining(scores: Sequence[float]) -> bool:
+    """Whether the last rounds have gained something: a mixture may fit a dozen modes from the beginning as well as ever."""
+    return bool(np.mean(scores[-COMPARED:]) > np.mean(scores[-2 * COMPARED : -COMPARED]) + GAIN)
+
+
 def _cloud(target: Target, modes: KnownModes, along: Ridges, limit: float, rng: np.random.Generator) -> tuple[Cloud, bool]:
     """Draws of a proposal that has been fitted to weighted draws before, in the better units, and whether it fits.
 
@@ -482,7 +489,7 @@ def _cloud(target: Target, modes: KnownModes, along: Ridges, limit: float, rng: 
         width = prior_width(units, np.random.default_rng(0))
         first = _about(modes, units, width)
         at.append(Cloud.of(units, with_ridges(first, units, along), seen, rng))
-    best = max(at, key=lambda cloud: cloud.score)
+    best, scores = max(at, key=lambda cloud: cloud.score), list[float]()
     for _ in range(ROUNDS - 1):
         for cloud in at:
             cloud.check(limit)
@@ -492,6 +499,9 @@ def _cloud(target: Target, modes: KnownModes, along: Ridges, limit: float, rng: 
         latest = max(at, key=lambda cloud: cloud.score)
         if best.enough and latest.enough and best.agrees(latest) and (latest.fits or latest.covers):
             return latest, latest.fits
+        scores.append(latest.score)
         # The last one has seen most.
         best = latest if latest.enough or (not best.enough and latest.score > best.score) else best
+        if len(scores) >= 2 * COMPARED and not gaining(scores):
+            break
     return best, False

@@ -471,6 +471,40 @@ def test_each_mode_that_is_known_holds_its_share(seeds: range) -> None:
     assert np.all(np.abs(sds) < 0.06)
 
 
+def test_rounds_end_where_they_gain_nothing() -> None:
+    around = around_mode.COMPARED
+    assert not around_mode.gaining([-3.0] * around + [-3.0 + 0.9 * around_mode.GAIN] * around)
+    assert around_mode.gaining([-9.0] * 5 + [-3.0] * around + [-3.0 + 1.1 * around_mode.GAIN] * around)
+
+
+@pytest.mark.slow
+def test_a_weak_sine_of_a_dozen_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proposals of a fifth of effective draws from the first round on, which no round makes better."""
+    rng, sigma = np.random.default_rng(0), 0.7
+    t = np.sort(rng.uniform(0, 10, 15))
+    y = np.sin(6 * t) + sigma * rng.standard_normal(15)
+    with pm.Model() as model:
+        a, b, w = pm.Normal("a"), pm.Normal("b"), pm.Uniform("w", 0.1, 20)
+        pm.Normal("y", a * pm.math.sin(w * t) + b * pm.math.cos(w * t), sigma, observed=y)
+    # Given the frequency the rest is linear and Gaussian.
+    grid = np.linspace(0.1, 20, 20_001)
+    phase = np.multiply.outer(grid, t)
+    marginal = sigma**2 * np.eye(15) + np.cos(phase[:, :, None] - phase[:, None, :])
+    log = -0.5 * (np.linalg.slogdet(2 * np.pi * marginal)[1] + np.linalg.solve(marginal, y[:, None])[..., 0] @ y) - np.log(19.9)
+    evidence, weights = logsumexp(log) + np.log(grid[1] - grid[0]), np.exp(log - logsumexp(log))
+    rounds, following = list[Any](), around_mode.Cloud.next
+    monkeypatch.setattr(around_mode.Cloud, "next", lambda *args: rounds.append(1) or following(*args))
+    for seed in range(2):
+        idata = sid.sample(model, 1000, method="independent", random_seed=seed, cores=1, progressbar=False)
+        found, drawn = sid.log_evidence(idata), idata.posterior["w"].values.ravel()
+        assert idata.attrs["modes"] > 8 and idata.attrs["trusted"] == 1, idata.attrs["verdict"]
+        assert found.value == pytest.approx(evidence, abs=4 * found.error) and found.error < 0.05
+        for low, high in ((0, 4), (4, 7), (7, 12), (12, 20)):
+            share = weights[(grid > low) & (grid <= high)].sum()
+            assert np.mean((drawn > low) & (drawn <= high)) == pytest.approx(share, abs=4 * np.sqrt(share / len(drawn)) + 0.01)
+    assert len(rounds) <= 2 * 4 * 12
+
+
 def test_modes_may_lie_on_both_sides_of_where_an_angle_begins() -> None:
     with pm.Model() as model:
         angle = pm.VonMises("angle", 3.0, 0.5)
