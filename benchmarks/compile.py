@@ -3,8 +3,9 @@
 Each case runs in a process of its own, first with an empty folder of compiled code, then with another equation (what is
 shared is there, the system is new), then with the same equation again (everything is there). The case ``imports`` compares
 ``import pm_sysid`` with ``import pymc``, in turn in fresh processes. Seconds are by the clock and of the processor: the second
-does not see other work on the machine. Run: ``uv run benchmarks/compile.py [--only CASE ...]``; with ``--extra benchmarks --extra
-jax`` the same model in diffrax, JAX and NumPyro is measured beside it. Results go to ``benchmarks/results/compile.json``.
+does not see other work on the machine. Run: ``uv run benchmarks/compile.py [--only CASE ...]``; with ``--extra benchmarks
+--extra jax`` the same model in diffrax, JAX and NumPyro is measured beside it. Results go to
+``benchmarks/results/compile.json``.
 """
 
 from __future__ import annotations

@@ -469,7 +469,7 @@ def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture
 
 
 def gaining(scores: Sequence[float]) -> bool:
-    """Whether the last rounds have gained something: a mixture may fit a dozen modes from the beginning as well as ever."""
+    """Whether the last rounds have gained something: many modes may be fitted from the beginning as well as ever."""
     return bool(np.mean(scores[-COMPARED:]) > np.mean(scores[-2 * COMPARED : -COMPARED]) + GAIN)
 
 
