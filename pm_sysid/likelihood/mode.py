@@ -713,7 +713,11 @@ def unconstrained(point: Mapping[str, Any], model: pm.Model) -> dict[str, np.nda
     unknown = set(point) - {v.name for v in model.free_RVs}
     if unknown:
         names = [v.name for v in model.free_RVs]
-        raise ValueError(f"the start has {list(map(str, unknown))}, no free variables of the model; it has {names}.")
+        raise ValueError(
+            f"the start has {list(map(str, unknown))}, no free variables of the model; it has {names}. "
+            "Leave out what the model does not have, such as initial states of a fit, and give the free variables of which "
+            "others are functions (b_scaled = b / scale)."
+        )
     values = {}
     for rv in model.free_RVs:
         if rv.name not in point:

@@ -22,10 +22,10 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.by_record import params_by_record, repeated, with_entries
 from pm_sysid.solve.checks import (
     OF_FIT,
+    check_channels,
     check_name,
     check_records,
     check_system,
-    check_units,
     vector,
     warn_of_shared_noise,
 )
@@ -290,7 +290,7 @@ def set_data(new_data: Mapping[str, TimeSeries | Sequence[TimeSeries]], model: p
         op, problem = view.op, view.problem
         records = check_records(problem.system, data)
         for r, record in enumerate(records):
-            check_units(f"new_data[{name!r}]" + f"[{r}]" * (len(records) > 1), record, OF_FIT, op.grid.records)
+            check_channels(f"new_data[{name!r}]" + f"[{r}]" * (len(records) > 1), record, OF_FIT, op.grid.records)
         if op.grid.choice.grids is not None and not _same_run(records, op.grid.records):
             raise ValueError(
                 f"the steps of {name!r} are those of its record (they follow its solution, or were given for each sampling "

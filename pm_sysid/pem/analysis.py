@@ -26,7 +26,7 @@ from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.residual_tests import ResidualTests, residual_tests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import label_units
-from pm_sysid.solve.checks import OF_FIT, check_records, check_units
+from pm_sysid.solve.checks import OF_FIT, check_channels, check_records
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.run_substeps import EqualSteps
 from pm_sysid.solve.simulate import equal_steps_of, simulate_by_equal_steps
@@ -78,7 +78,7 @@ def on_record(fit: Any, record: TimeSeries | int | None, x0: Any, *, free: bool 
         initially = _initially(fit, chosen, x0)
     else:
         (chosen,) = check_records(filter.system, record, need_y=False)  # type: ignore[arg-type]
-        check_units("record", chosen, OF_FIT, records)
+        check_channels("record", chosen, OF_FIT, records)
         same = chosen.y is not None and chosen.output_matrix.shape[1] == len(filter.system.outputs)
         if not same:
             chosen = chosen.replace(y=np.full((len(chosen), len(filter.system.outputs)), np.nan), outputs=filter.system.outputs)
@@ -450,7 +450,7 @@ def compare_fits(
     for name, fit in named.items():
         for label, record in given.items():
             check_records(fit.setup.system, record)
-            check_units(f"records[{label!r}]", record, f"{OF_FIT} {name!r}", fit.setup.filter.records)
+            check_channels(f"records[{label!r}]", record, f"{OF_FIT} {name!r}", fit.setup.filter.records)
             predictions[name, label] = run = predict(fit, k, record, x0)
             for i, output in enumerate(fit.setup.system.outputs):
                 y, yhat = record.output_matrix[:, i], labelled(run, output).to_numpy()

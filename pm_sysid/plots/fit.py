@@ -102,18 +102,19 @@ def plot_fit(
     views = TimeViews.of(t, zoom)
     shapes = [(rows, len(views.slices)) for rows in (2, 1)]
     grid = panels(axes, shapes, figsize, (7.2 if views.zoom else 5, 3.3), height_ratios=(2.4, 1), **views.grid)
-    pooled = len(draws) > 1
+    pooled, known = len(draws) > 1, bool(np.isfinite(y).any())
     for column, view in zip(grid.T, views.slices, strict=True):
         for panel, origin, data_style in zip(column, (0.0, middle), _DATA_STYLES, strict=False):
             below, centre, above, data = ((curve - origin)[view] for curve in (low, middle, high, y))
-            draw_data(panel, t[view], data, color=DATA, label="measured", **data_style)
+            if known:
+                draw_data(panel, t[view], data, color=DATA, label="measured", **data_style)
             draw_line(panel, t[view], centre, color=MODEL, lw=0.8, zorder=3, label="median" if pooled else "prediction")
             if pooled:
                 draw_band(panel, t[view], below, above, color=MODEL, alpha=0.35, label=f"{100 * hdi:g} % interval")
             panel.margins(x=0)
     unit = record.units.get(name)
     grid[0, 0].set_ylabel(with_unit(name, unit))
-    score = f"RMSE {rmse(y, middle):.3g}{f' {unit}' if unit else ''}, fit {fit_percent(y, middle):.4g} %"
+    score = f"RMSE {rmse(y, middle):.3g}{f' {unit}' if unit else ''}, fit {fit_percent(y, middle):.4g} %" if known else ""
     small = {"ncols": 3, "fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
     legend = grid[0, 0].legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1, **small)
     if len(grid) > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from pm_sysid.plots.axes import AxesArray, Panels, interval, panels, probability
@@ -27,7 +28,8 @@ def plot_prediction(
     Parameters
     ----------
     record : TimeSeries
-        The record, with outputs; usually not the one of the fit.
+        The record, usually not the one of the fit. Of an experiment that has not been measured, only the predictions are
+        drawn; of a Dataset the first variable, unless ``output`` names another.
     predictions : mapping by label, or one set of predictions
         Each as for :func:`plot_fit`, such as what :func:`predict` returns: of several models, or of one model with the
         parameters of one draw for each run and with new ones at every step.
@@ -64,16 +66,26 @@ def plot_prediction(
     sets: dict[str, Any] = dict(predictions) if several else {"": predictions}
     if not sets:
         raise ValueError("there are no predictions to draw; give a mapping of labels to predictions.")
+    if isinstance(record, TimeSeries) and record.y is None:
+        record = _not_measured(record, next(iter(sets.values())), output)
     count = len(sets)
     used = panels(axes, [(count, 1)], figsize, (6.4, 1.9 * count + 0.6), sharex=True, sharey=True).ravel()
     for panel, (label, runs) in zip(used, sets.items(), strict=True):
         plot_fit(record, runs, output=output, window=window, hdi=hdi, axes=panel)
         panel.set_title(label, loc="left", fontsize="medium")
         legend = panel.get_legend()
-        panel.set_title(legend.get_title().get_text(), loc="right", fontsize="small")
+        if score := legend.get_title().get_text():
+            panel.set_title(score, loc="right", fontsize="small")
         legend.remove()
     style = {"fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
     used[0].legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.12), borderaxespad=0, **style)
     for panel in used[:-1]:
         panel.set_xlabel("")
     return used
+
+
+def _not_measured(record: TimeSeries, prediction: Any, output: str | None) -> TimeSeries:
+    """The record with an output of which no sample is measured."""
+    named = list(map(str, prediction.data_vars)) if isinstance(prediction, xr.Dataset) else []
+    name = output if isinstance(output, str) else named[0] if named else "prediction"
+    return record.replace(y=np.full(len(record), np.nan), outputs=name)

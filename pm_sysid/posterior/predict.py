@@ -22,7 +22,7 @@ from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 from pm_sysid.recurrence.run import compiled_batch
-from pm_sysid.solve.checks import OF_FIT, check_records, check_units
+from pm_sysid.solve.checks import OF_FIT, check_channels, check_records, warn_of_other_inputs
 from pm_sysid.solve.driven_runs import coloured_covariance, driven_runs
 from pm_sysid.solve.fit_initial_state import FIRST, Errors, Spread, drawn_starts, fitted_start
 from pm_sysid.solve.initial_state import initial_state
@@ -111,7 +111,9 @@ def predict(
     Warns
     -----
     UserWarning
-        If neither the samples nor the records of the fit say where a state begins, and where the diffusion is a parameter of
+        If nothing is measured and no ``x0`` is given, so that all runs begin at zero; if neither the samples nor the records
+        of the fit say where a state begins; if inputs are said to move otherwise between samples than in the records of the
+        fit (``intersample``), or have other names; and where the diffusion is a parameter of
         the model: it stands for process noise, which free runs do not have (``pm.sample_posterior_predictive`` draws records
         with it).
 
@@ -164,7 +166,8 @@ def predict(
             stacklevel=2,
         )
     if isinstance(data, TimeSeries):  # simulate refuses what is no record
-        check_units("data", data, OF_FIT, source.view.op.grid.records)
+        check_channels("data", data, OF_FIT, source.view.op.grid.records)
+        warn_of_other_inputs("data", data, OF_FIT, source.view.op.grid.records)
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     fixed = source.parameters(places, record, params)
     if system.driving and (every_step or isinstance(x0, str)):
@@ -182,6 +185,11 @@ def predict(
     numbers = isinstance(x0, Mapping) and all(np.asarray(v).dtype.kind in "iuf" for v in x0.values())
     partly = numbers and any(s not in x0 for s in system.states)
     said = "given" if x0 is not None else "zero: nothing is measured"
+    if x0 is None:
+        warnings.warn(
+            "data has no measurements that tell where its runs begin: all states begin at zero in all of them; give x0=...",
+            stacklevel=2,
+        )
     rng = np.random.default_rng(random_seed)
     if isinstance(x0, str) or (partly and measured):
         errors = source.errors(places, data, record)

@@ -24,6 +24,7 @@ type Columns = dict[str, FloatArray]
 _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-nan", "#n/a"})
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", " ": "spaces", "|": "bar"}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d*)?)?(\s*[AaPp][Mm])?")
+_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{2,4}\b.*[:]")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(([.,' \u00a0\u202f])\d{3})(\2\d{3})*([.,]\d*)?")
 _SEARCHED = 200  # lines in which the header is looked for, to say where it is
 
@@ -50,11 +51,14 @@ class TextFormat:
         What marks a missing value beside empty cells, NaN, NA, N/A, null and none.
     encoding : str, default "utf-8-sig"
         Encoding of the text.
+    dates : str, optional
+        How dates in the column of times are written if not as in ISO 8601, in the signs of ``datetime.strptime``:
+        ``"%d.%m.%Y %H:%M:%S"``, or ``"%m/%d/%Y %I:%M %p"``.
 
     Raises
     ------
     ValueError, TypeError
-        For a decimal sign, a delimiter, a number of lines, names or an encoding that are none.
+        For a decimal sign, a delimiter, a number of lines, names, an encoding or dates that are none.
 
     Examples
     --------
@@ -70,6 +74,7 @@ class TextFormat:
     unit_lines: int = 0
     missing: Sequence[str] = ()
     encoding: str = "utf-8-sig"
+    dates: str | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -82,6 +87,8 @@ class TextFormat:
                 raise ValueError(f"{what} must be a number of lines, 0 or more, but is {shown(count)}")
         if not isinstance(self.encoding, str) or "\0" in self.encoding:
             raise TypeError(f"encoding is {shown(self.encoding)}; give the name of an encoding, such as 'latin-1'")
+        if self.dates is not None and (not isinstance(self.dates, str) or "%" not in self.dates):
+            raise TypeError(f"dates is {shown(self.dates)}; give how dates are written, such as '%d.%m.%Y %H:%M:%S'")
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(words(self.columns, "columns")))
         object.__setattr__(self, "missing", tuple(words(self.missing, "missing")))
@@ -103,6 +110,8 @@ def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: Te
     path = place(path, "path")
     if not isinstance(form, TextFormat):
         raise TypeError(f"format is {shown(form)}; give a TextFormat, such as TextFormat(decimal=',')")
+    if form.dates is not None and time is None:
+        raise ValueError(f"dates is {form.dates!r}, and no column holds the times: give time=..., or leave dates out")
     columns, decimal, skip, unit_lines, encoding = form.columns, form.decimal, form.skip, form.unit_lines, form.encoding
     try:
         lines = Path(path).read_text(encoding=encoding).rstrip().splitlines()
@@ -135,7 +144,7 @@ def csv_columns(path: PathLike, names: Sequence[str], time: str | None, form: Te
     for name in names:
         at = _places(header, name)[0]
         cells, start = [row[at] for row in rows], first + 1
-        dates = _seconds(path, name, cells, start) if name == time else None
+        dates = _seconds(path, name, cells, start, form.dates) if name == time else None
         # A time of zero is one, also where zero marks a value that is missing.
         own = frozenset(t for t in tokens if not _is_number(t, decimal)) if name == time else tokens
         result[name] = _numbers(path, name, cells, start, decimal, own, unit_lines) if dates is None else dates
@@ -273,6 +282,8 @@ def _remedy(name: str, cell: str, decimal: str, unit_lines: int | None) -> str:
     other = "." if decimal == "," else ","
     by_other = f'pass TextFormat(decimal="{other}") for decimal {"commas" if other == "," else "points"}'
     thousands = "numbers without a sign between thousands"
+    if _DATE.match(cell):
+        return "give TextFormat(dates='%d.%m.%Y %H:%M'), or as dates are written there, if it is the column of the times"
     if _CLOCK.fullmatch(cell):
         return "write clock times as seconds from the first, or with their dates, such as 2024-01-31T13:05:00"
     if cell.endswith("%") and any(_is_number(cell[:-1].strip(), sign) for sign in ".,"):
@@ -304,16 +315,23 @@ def _number(cell: str, decimal: str) -> float:
     return float(cell)
 
 
-def _seconds(path: PathLike, name: str, cells: list[str], start: int) -> FloatArray | None:
-    """Seconds from the first of ISO dates; None if the first cell is no date."""
-    if not _is_date(cells[0]) or _is_number(cells[0].replace(",", "."), "."):  # 20240131 may be either, and is a number
-        return None
-    first, seconds = datetime.fromisoformat(cells[0].strip()), np.empty(len(cells))
+def _seconds(path: PathLike, name: str, cells: list[str], start: int, form: str | None) -> FloatArray | None:
+    """Seconds from the first of dates in a form, by default that of ISO 8601; None if the first cell is no ISO date."""
+    if form is None and (not _is_date(cells[0]) or _is_number(cells[0].replace(",", "."), ".")):
+        return None  # 20240131 may be either, and is a number
+    seconds = np.empty(len(cells))
+    try:
+        first = _date(cells[0], form)
+    except (ValueError, re.error) as error:
+        raise ValueError(
+            f"line {start} of {path} has {cells[0]!r} in column {name!r}, which is not written as TextFormat(dates={form!r}) "
+            "says"
+        ) from error
     for i, cell in enumerate(map(str.strip, cells)):
         try:
-            seconds[i] = (datetime.fromisoformat(cell) - first).total_seconds()
+            seconds[i] = (_date(cell, form) - first).total_seconds()
         except (ValueError, TypeError):
-            what = "has a time zone, or none, unlike" if _is_date(cell) else "is no date such as"
+            what = "has a time zone, or none, unlike" if form is None and _is_date(cell) else "is no date such as"
             raise ValueError(
                 f"line {start + i} of {path} has {cell!r} in column {name!r}, which {what} {cells[0].strip()!r} in line "
                 f"{start}; correct it, or leave the row out"
@@ -321,9 +339,13 @@ def _seconds(path: PathLike, name: str, cells: list[str], start: int) -> FloatAr
     return seconds
 
 
+def _date(cell: str, form: str | None) -> datetime:
+    return datetime.fromisoformat(cell.strip()) if form is None else datetime.strptime(cell.strip(), form)
+
+
 def _is_date(cell: str) -> bool:
     try:
-        datetime.fromisoformat(cell.strip())
+        _date(cell, None)
     except ValueError:
         return False
     return True

@@ -58,7 +58,8 @@ class Readers:
             is given, the error lists what is in the file. A unit behind a name in the header, ``z [mm]`` or ``z (mm)``, or in
             a line below it, becomes the unit of the channel ``z``; the column may be asked for with it or without.
         time : str, optional
-            Column of the times: seconds (after `scale`), or ISO dates, which become seconds from the first one. A header
+            Column of the times: seconds (after `scale`), or dates (ISO 8601, or as `TextFormat(dates=...)` says), which become
+            seconds from the first one. A header
             that says another unit of time, ``t [ms]``, needs a factor in `scale`.
         fs : float, optional
             Sampling rate in Hz, where there is no column of times; every row is then one sample.

@@ -31,7 +31,7 @@ from pm_sysid.reports.drawing import figure
 from pm_sysid.reports.html import Page, document
 from pm_sysid.reports.sections import Score, Study, with_units
 from pm_sysid.reports.validation import Validation
-from pm_sysid.solve.checks import OF_FIT, check_units
+from pm_sysid.solve.checks import OF_FIT, check_channels
 
 
 def report(
@@ -137,7 +137,7 @@ def report(
             raise ValueError(f"validation needs a model with one ODEFilter, and {name!r} has {len(records)}: {list(records)}.")
         for r, new in enumerate(validation.all):
             which = f"validation[{r}]" if len(validation.all) > 1 else "validation"
-            check_units(which, new, OF_FIT, [fitted for some in records.values() for fitted in some])
+            check_channels(which, new, OF_FIT, [fitted for some in records.values() for fitted in some])
         found = _units(one, records, validation.all, units or {})
         records = {label: _called(some, filter_view(label, one).system.outputs, found) for label, some in records.items()}
         outputs = filter_view(next(iter(records)), one).system.outputs

@@ -26,8 +26,8 @@ from pm_sysid.sampling.smc.stages import final, log_evidence, stages
 #: Error of the log evidence, and effective share of the last proposals, that are worth a look.
 EVIDENCE_ERROR, PROPOSALS = 1.0, 0.05
 #: Posterior standard deviation, as a part of the prior's, above which the prior decides, both of normal scores; correlation of
-#: these above which two parameters are known in combination only.
-PRIOR_DECIDES, IN_COMBINATION = 0.8, 0.95
+#: these above which two parameters are known in combination only, unless both have a posterior as narrow as the last.
+PRIOR_DECIDES, IN_COMBINATION, WELL_KNOWN = 0.8, 0.95, 0.1
 #: Share of the prior beyond the posterior's median below which this is outside what was held likely.
 OUTSIDE = 0.002
 #: Level of the tests of residuals; share of lags outside the bounds above which colour is a problem; standard deviation of
@@ -80,7 +80,8 @@ TABLE = (
     ),
     (
         "known in combination only",
-        f"correlation of ranks (normal scores) above {IN_COMBINATION:g}",
+        f"correlation of ranks (normal scores) above {IN_COMBINATION:g}, and a posterior standard deviation of one of the two "
+        f"above {WELL_KNOWN:g} of the prior's",
         "fix one of the two, or use an excitation that distinguishes them",
     ),
     (
@@ -304,6 +305,9 @@ def information(found: Learned) -> Iterator[Verdict]:
             yield Verdict("good", "The record, not the priors, decides about every parameter.")
     if len(found.names) > 1:
         size = np.abs(np.where(np.isfinite(found.correlation), found.correlation, 0.0)) - np.eye(len(found.names))
+        if found.prior_draws:  # two that are both known well are known, whatever they have in common
+            well = np.array(found.spread) < WELL_KNOWN
+            size = np.where(np.outer(well, well), 0.0, size)
         i, j = np.unravel_index(np.argmax(size), size.shape)
         if size[i, j] > IN_COMBINATION:
             text = f"{found.names[i]} and {found.names[j]} are known in combination only"

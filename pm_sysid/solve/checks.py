@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from pm_sysid.symbolic.system import System
 
 #: Outputs whose standard deviations differ by more than this factor get a word about sharing one noise.
 UNEQUAL = 20.0
-#: What records are called that a model or a fit was made for, for :func:`check_units`.
+#: What records are called that a model or a fit was made for, for :func:`check_channels`.
 OF_FIT = "record {} of the fit"
 
 
@@ -64,25 +65,28 @@ def check_records(system: System, data: TimeSeries | Sequence[TimeSeries], *, ne
                 )
         if record.output_matrix.shape[1] == len(system.outputs):
             _check_order(which, "outputs", record.outputs, system.outputs)
-        check_units(which, record, "data[{}]", records[:i])
+        check_channels(which, record, "data[{}]", records[:i])
     return records
 
 
-def check_units(which: str, record: TimeSeries, other: str, others: Sequence[TimeSeries]) -> None:
-    """Refuse a record whose channels have other units than those of ``others``, where both are known: nothing is converted.
+def check_channels(which: str, record: TimeSeries, other: str, others: Sequence[TimeSeries]) -> None:
+    """Refuse a record whose channels are those of ``others`` in another order, or in other units where both are known.
+
+    Channels are matched by order, and nothing is converted.
 
     ``other`` is what the others are called, with ``{}`` in place of the number of one of them.
 
     Raises
     ------
     ValueError
-        If the units of a channel contradict each other.
+        If the units of a channel contradict each other, or the same names stand in another order.
     """
     for k, before in enumerate(others):
         for what, field, names, known in (
             ("input", "u", record.inputs, before.inputs),
             ("output", "y", record.outputs, before.outputs),
         ):
+            _check_order(which, f"{what}s", names, known, other.format(k))
             for name, own in zip(names, known, strict=False) if len(names) == len(known) else ():
                 unit, expected = record.units.get(name, ""), before.units.get(own, "")
                 if not same_unit(unit, expected):
@@ -93,11 +97,31 @@ def check_units(which: str, record: TimeSeries, other: str, others: Sequence[Tim
                     )
 
 
-def _check_order(which: str, what: str, names: Sequence[str], expected: Sequence[str]) -> None:
-    """Refuse channels that have the system's names in another order; other names are taken as they come."""
+def warn_of_other_inputs(which: str, record: TimeSeries, other: str, others: Sequence[TimeSeries]) -> None:
+    """Warn if the inputs of a record have other names than those of ``others``, or move otherwise between the samples."""
+    before = others[0]
+    if not before.inputs:
+        return
+    if all(record.intersample != own.intersample for own in others):
+        warnings.warn(
+            f"{which} has inputs that are {record.intersample!r} between the samples, and {other.format(0)} has "
+            f"{before.intersample!r}: give TimeSeries(..., intersample={before.intersample!r}) if they are made alike.",
+            stacklevel=3,
+        )
+    named = [one for one in (record, *others) if not re.fullmatch("u[0-9]*", one.inputs[0])]
+    if record in named and len(named) > 1 and not any(set(record.inputs) & set(own.inputs) for own in named[1:]):
+        warnings.warn(
+            f"{which} has the inputs {record.inputs}, and {other.format(0)} has {before.inputs}: channels are matched by "
+            "order. Name them alike if they are the same.",
+            stacklevel=3,
+        )
+
+
+def _check_order(which: str, what: str, names: Sequence[str], expected: Sequence[str], other: str = "the system") -> None:
+    """Refuse channels that have the names of others in another order; other names are taken as they come."""
     if tuple(names) != tuple(expected) and set(names) == set(expected):
         raise ValueError(
-            f"{which} has the {what} {tuple(names)} and the system {tuple(expected)}: the same in another order. Channels are "
+            f"{which} has the {what} {tuple(names)} and {other} {tuple(expected)}: the same in another order. Channels are "
             "matched by order; reorder those of the record, or name them otherwise."
         )
 

@@ -115,6 +115,7 @@ ENTRIES: dict[str, Entry] = {
             "unit_lines": 1,
             "missing": ["-"],
             "encoding": "utf-8-sig",
+            "dates": None,
         },
         sound,
         FILES,

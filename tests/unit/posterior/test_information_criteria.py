@@ -442,3 +442,14 @@ def test_predictions_of_several_models_share_their_axes() -> None:
     with pytest.raises(ValueError, match="no predictions to draw"):
         sid.plot_prediction(record, {})
     plt.close("all")
+
+
+def test_predictions_of_what_has_not_been_measured_are_drawn_alone() -> None:
+    t = np.arange(60) / 10
+    runs = np.sin(t) * np.linspace(0.9, 1.1, 11)[:, None]
+    data = xr.Dataset({"z": (("draw", "time"), runs), "v": (("draw", "time"), 2 * runs)}, {"time": t})
+    for prediction, output, name in ((data, None, "z"), (data, "v", "v"), (runs, None, "prediction")):
+        (panel,) = sid.plot_prediction(sid.TimeSeries(t, np.cos(t)), prediction, output=output)
+        assert panel.get_ylabel() == name and panel.get_title(loc="right") == ""
+        assert [x.get_text() for x in panel.get_legend().get_texts()] == ["median", "94 % interval"]
+    plt.close("all")

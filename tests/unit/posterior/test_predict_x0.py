@@ -47,7 +47,8 @@ def test_what_is_not_given_is_estimated(fitted: tuple[xr.Dataset, pm.Model], x0:
 
 
 def test_a_record_without_outputs_starts_at_zero(fitted: tuple[xr.Dataset, pm.Model]) -> None:
-    runs = sid.predict(fitted[0], OTHER.replace(y=None), model=fitted[1])
+    with pytest.warns(UserWarning, match="all states begin at zero in all of them; give x0="):
+        runs = sid.predict(fitted[0], OTHER.replace(y=None), model=fitted[1])
     assert runs.attrs["x0"] == "zero: nothing is measured" and np.all(runs["z"].isel(time=0) == 0.0)
 
 

@@ -112,6 +112,26 @@ def test_dates_become_seconds(file: Path, stamps: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "dates, stamps",
+    [
+        ("%d.%m.%Y %H:%M:%S", ["29.02.2024 23:59:59", "01.03.2024 00:00:01"]),
+        ("%m/%d/%Y %I %p", ["11/29/2026 11 AM", "11/29/2026 1 PM"]),
+    ],
+)
+def test_dates_in_other_forms(file: Path, dates: str, stamps: list[str]) -> None:
+    text = f"t,F,z\n{stamps[0]},1,2\n{stamps[1]},3,4\n"
+    record = read(file, text, outputs="z", format=TextFormat(dates=dates))
+    assert_allclose(record.t, [0.0, 2.0 if "%S" in dates else 7200.0])
+    with pytest.raises(ValueError, match=r"which is not written as TextFormat\(dates='%Y %H'\) says"):
+        read(file, text, outputs="z", format=TextFormat(dates="%Y %H"))
+    with pytest.raises(ValueError, match="no column holds the times: give time="):
+        read(file, text, outputs="z", time=None, fs=1.0, format=TextFormat(dates=dates))
+    if "%S" in dates:
+        with pytest.raises(ValueError, match=r"23:59:59' in column 't', which is no number; give TextFormat\(dates="):
+            read(file, text, outputs="z")
+
+
+@pytest.mark.parametrize(
     ("cell", "message"),
     [
         (

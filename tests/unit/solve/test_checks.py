@@ -1,4 +1,4 @@
-"""Units of records that are used together."""
+"""Units and order of the channels of records that are used together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import pm_sysid as sid
-from pm_sysid.solve.checks import check_records, check_units
+from pm_sysid.solve.checks import check_channels, check_records
 
 LAG = sid.System(
     lambda t, x, u, p: p.rate * (u.F - x.level),
@@ -50,11 +50,11 @@ def test_units_that_contradict_each_other_are_refused_and_unknown_ones_are_not()
     with pytest.raises(ValueError, match=message):
         check_records(LAG, [METRES, UNKNOWN, MILLIMETRES])
     with pytest.raises(ValueError, match=r"^new has the input 'F' in 'kN', and record 0 of it has it in 'N'"):
-        check_units("new", record(F="kN"), "record {} of it", [METRES])
+        check_channels("new", record(F="kN"), "record {} of it", [METRES])
     renamed = METRES.replace(outputs=("level",), inputs=("force",))
     with pytest.raises(ValueError, match=r"^new has the output 'level' in 'm', and the old has it in 'mm'"):
-        check_units("new", renamed, "the old", [MILLIMETRES])
-    check_units("new", sid.TimeSeries(T, {"F": T}, np.c_[T, T], units={"y1": "mm"}), "the old", [METRES])
+        check_channels("new", renamed, "the old", [MILLIMETRES])
+    check_channels("new", sid.TimeSeries(T, {"F": T}, np.c_[T, T], units={"y1": "mm"}), "the old", [METRES])
 
 
 def fit() -> Any:
@@ -66,7 +66,7 @@ USES: dict[str, Callable[[Path], Any]] = {
     "two records": lambda _: built([METRES, MILLIMETRES]),
     "set_data": lambda _: sid.set_data({"y": MILLIMETRES}, built()),
     "predict": lambda _: sid.predict(IDATA, MILLIMETRES, model=built()),
-    "input of predict": lambda _: sid.predict(IDATA, KILO.replace(y=None), model=built()),
+    "input of predict": lambda _: sid.predict(IDATA, KILO.replace(y=None), model=built(), x0=0.0),
     "compare_models": lambda _: sid.compare_models({"a": (built(), IDATA)}, MILLIMETRES),
     "report": lambda path: sid.report(built(), IDATA, validation=MILLIMETRES, path=path / "r.html", progressbar=False),
     "fit_pem": lambda _: sid.fit_pem(LAG, [METRES, MILLIMETRES], {"rate": 0.8}),
@@ -79,6 +79,52 @@ USES: dict[str, Callable[[Path], Any]] = {
 def test_every_use_of_records_compares_their_units(use: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"in '(mm|kN)', and (data\[0\]|record 0 of the fit.*) has it in '(m|N)'"):
         USES[use](tmp_path)
+
+
+TWO = sid.System(
+    lambda t, x, u, p: p.rate * (u.heater + u.sun - x.level),
+    states=("level",),
+    inputs=("heater", "sun"),
+    params=("rate",),
+    observe=lambda t, x, dx, u, p: x.level,
+)
+ROOM = sid.TimeSeries(T, {"Heizung": np.sin(2 * T), "Sonne": np.cos(T)}, METRES.y)
+EXCHANGED = sid.TimeSeries(T, {"Sonne": np.cos(T), "Heizung": np.sin(2 * T)}, METRES.y)
+
+
+def room() -> pm.Model:
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 0.3)
+        sid.ODEFilter("y", TWO, ROOM, {"rate": rate}, noise=0.02, x0=0.0, solver=sid.EK1(order=3), substeps=2)
+    return model
+
+
+ORDERS: dict[str, Callable[[Path], Any]] = {
+    "set_data": lambda _: sid.set_data({"y": EXCHANGED}, room()),
+    "predict": lambda _: sid.predict(IDATA, EXCHANGED, model=room(), x0=0.0),
+    "report": lambda path: sid.report(room(), IDATA, validation=EXCHANGED, path=path / "r.html", progressbar=False),
+    "fit_pem": lambda _: sid.fit_pem(TWO, [ROOM, EXCHANGED], {"rate": 0.8}),
+    "simulate of a fit": lambda _: sid.fit_pem(TWO, ROOM, {"rate": 0.8}, x0=0.0).simulate(EXCHANGED),
+    "compare_fits": lambda _: sid.compare_fits({"f": sid.fit_pem(TWO, ROOM, {"rate": 0.8}, x0=0.0)}, {"new": EXCHANGED}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:fit_pem")
+@pytest.mark.parametrize("use", ORDERS)
+def test_names_of_the_first_record_in_another_order_are_refused(use: str, tmp_path: Path) -> None:
+    """Also where the system calls its inputs otherwise."""
+    with pytest.raises(
+        ValueError, match=r"inputs \('Sonne', 'Heizung'\) and (data\[0\]|record 0 of the fit.*) \('Heizung', 'Son.*order"
+    ):
+        ORDERS[use](tmp_path)
+
+
+def test_inputs_of_another_kind_are_said() -> None:
+    with pytest.warns(UserWarning, match=r"inputs that are 'zoh' between the samples, and record 0 of the fit has 'bl': "):
+        sid.predict(IDATA, METRES.replace(intersample="zoh"), model=built(), x0=0.0)
+    with pytest.warns(UserWarning, match=r"has the inputs \('Strom',\), and record 0 of the fit has \('F',\): channels"):
+        sid.predict(IDATA, METRES.replace(inputs="Strom"), model=built(), x0=0.0)
+    sid.predict(IDATA, METRES.replace(inputs="u"), model=built(), x0=0.0)  # nothing is known of an input without a name
 
 
 @pytest.mark.usefixtures("unrendered")
