@@ -219,12 +219,15 @@ def moments(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """Weighted mean (d,) of particles (N, d), and the lower root of their covariance."""
     mean = weights @ x
     centred = x - mean
-    covariance = (weights * centred.T) @ centred
+    return mean, root_of((weights * centred.T) @ centred)
+
+
+def root_of(covariance: np.ndarray) -> np.ndarray:
+    """Lower root (d, d) of the covariance of particles, with every direction open, of few or of two that are one, too."""
     scale = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     correlation = covariance / scale / scale[:, None]
-    # Few distinct particles, or two that are one: keep every direction open.
-    root: np.ndarray = scale[:, None] * scipy.linalg.cholesky(correlation + 1e-9 * np.eye(len(mean)), lower=True)
-    return mean, root
+    root: np.ndarray = scale[:, None] * scipy.linalg.cholesky(correlation + 1e-9 * np.eye(len(scale)), lower=True)
+    return root
 
 
 def distinct(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
