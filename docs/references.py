@@ -227,6 +227,11 @@ REFERENCES = (
         "Electronic Journal of Statistics 11(2), 5018-5051", "10.1214/17-EJS1337SI",
     ),
     Reference(
+        "Raftery and Bao", 2010,
+        "Estimating and projecting trends in HIV/AIDS generalized epidemics using incremental mixture importance sampling",
+        "Biometrics 66(4), 1162-1173", "10.1111/j.1541-0420.2010.01399.x",
+    ),
+    Reference(
         "Rao", 1948, "Large sample tests of statistical hypotheses concerning several parameters with applications to "
         "problems of estimation",
         "Mathematical Proceedings of the Cambridge Philosophical Society 44(1), 50-57", "10.1017/S0305004100023987",

@@ -339,3 +339,48 @@ def test_the_branch_of_a_stop_has_its_share_by_quadrature() -> None:
     assert share == pytest.approx(0.0105, rel=0.02)
     assert np.mean(shares) == pytest.approx(share, rel=0.15) and np.mean(ratios) == pytest.approx(1.0, abs=0.05)
     assert min(ratios) > 0.9 and max(ratios) < 1.1
+
+
+def four_specimens() -> tuple[np.ndarray, np.ndarray, pm.Model]:
+    """Times (8,), decays (4, 8), and the rates of four specimens as draws of a population, in non-centred form."""
+    rng = np.random.default_rng(9)
+    rng.standard_normal(30)  # a record of which all runs had lost a part of the tail
+    t = 0.3 * np.arange(8)
+    y = np.array([np.exp(-rate * t) + 0.05 * rng.standard_normal(8) for rate in (0.9, 1.1, 1.0, 1.3)])
+    with pm.Model() as model:
+        mu, spread, z = pm.Normal("mu"), pm.HalfNormal("spread", 1.0), pm.Normal("z", shape=4)
+        pm.Normal("y", pt.exp(-pt.exp(mu + spread * z)[:, None] * t).ravel(), 0.05, observed=y.ravel())
+    return t, y, model
+
+
+def exact_spread(t: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    """Standard deviation of the spread, its share above one half, and the log evidence, by quadrature over all rates."""
+    rates, means = np.linspace(-8, 6, 4001), np.linspace(-4, 4, 401)[:, None]
+    spreads = np.concatenate([np.linspace(0.005, 1, 200), np.linspace(1.02, 6, 100)])
+    likelihood = stats.norm.logpdf(y[:, None], np.exp(-np.exp(rates)[:, None] * t), 0.05).sum(axis=2)
+    each, columns = np.exp(likelihood - likelihood.max(axis=1, keepdims=True)).T, []
+    for spread in spreads:
+        of_rates = stats.norm.pdf(rates, means, spread) * (rates[1] - rates[0])
+        columns.append(np.log(of_rates @ each).sum(axis=1) + stats.norm.logpdf(means[:, 0]) + stats.halfnorm.logpdf(spread))
+    log = np.array(columns).T + np.log(np.gradient(spreads)) + np.log(means[1] - means[0]) + likelihood.max(axis=1).sum()
+    weights = np.exp(log - logsumexp(log)).sum(axis=0)
+    sd = np.sqrt(weights @ spreads**2 - (weights @ spreads) ** 2)
+    return float(sd), float(weights[spreads > 0.5].sum()), float(logsumexp(log))
+
+
+@pytest.mark.slow
+def test_a_hierarchy_in_non_centred_form_keeps_the_tail_of_its_scale() -> None:
+    """The more specimens may differ, the better each is known: thin where the spread is large, which runs held half of."""
+    t, y, model = four_specimens()
+    sd, share, evidence = exact_spread(t, y)
+    ratios, shares, scores = [], [], []
+    for seed in range(6):
+        idata = sid.sample_ibis(1000, model=model, chains=2, cores=1, random_seed=seed, progressbar=False)
+        spread, found = idata.posterior["spread"].values, sid.log_evidence(idata)
+        ratios.append(spread.std() / sd)
+        shares.append(np.mean(spread > 0.5))
+        scores.append((found.value - evidence) / found.error)
+        assert not found.doubt
+    print("standard deviations", np.round(ratios, 2), "shares", np.round(shares, 4), "exact", round(share, 4))
+    assert 0.85 < np.mean(ratios) < 1.1 and min(ratios) > 0.75
+    assert np.mean(shares) == pytest.approx(share, rel=0.25) and np.sqrt(np.mean(np.square(scores))) < 2

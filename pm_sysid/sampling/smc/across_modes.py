@@ -16,7 +16,7 @@ import scipy
 from pm_sysid.likelihood.target import Target
 from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.missed_modes import MATTERS, log_posterior
-from pm_sysid.sampling.smc.proposals import Mixture, moments, root_of
+from pm_sysid.sampling.smc.proposals import Mixture, heaviest
 from pm_sysid.sampling.smc.resampling import normalised, systematic
 from pm_sysid.sampling.smc.seen_draws import Seen, nothing
 
@@ -27,9 +27,8 @@ FITTED = 2000
 #: Powers of the density that proposals follow one after the other before that; draws of each, as a part of those of a later
 #: one, and at least; the part of the later ones that is wide, and the power that this part follows.
 POWERS, OF_COUNT, LEAST_WIDE, WIDE, WIDTH = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 8, 1 / 4), 1 / 8, 2000, 0.2, 1 / 4
-#: Part of the proposals around the points of the largest weights, number of these points, and how many of the nearest draws
-#: tell how wide each proposal is.
-HEAVY, POINTS, NEAREST = 0.2, 10, 200
+#: Part of the proposals around the points of the largest weights, of the particles too.
+HEAVY = 0.2
 #: Part of the proposals that begin at the modes, each mode's least part of these, and how much wider than Laplace's they are.
 AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
 #: Degrees of freedom of the proposals, and effective share of their draws with which they are good enough.
@@ -146,7 +145,8 @@ def across_modes(
     for round_ in range(ROUNDS):
         around = _fitted(np.concatenate([draws, seen.picked(seen.tempered, min(len(draws), FITTED), rng)]), rng)
         wide = _fitted(seen.picked(seen.to_power(WIDTH), FITTED, rng), rng)
-        heavy = heaviest(seen, some, density_at_draws)
+        at_draws = density_at_draws - seen.mixture(some)
+        heavy = heaviest(np.concatenate([seen.z, some]), np.concatenate([seen.log_weights, at_draws]), FREEDOM)
         shares_of_all = np.array([1 - WIDE - HEAVY, WIDE, HEAVY])
         proposal = Mixture.joined([at, around, wide, heavy], [at_modes, *(1 - at_modes) * shares_of_all])
         z = proposal.draw(count, rng)
@@ -168,36 +168,6 @@ def across_modes(
             lacking = _lacking(seen.log_density - fitted(seen.z), seen.log_weights, density_at_draws - fitted(some))
             return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found, lacking)
     return None
-
-
-def heaviest(seen: Seen, draws: np.ndarray, density: np.ndarray) -> Mixture:
-    """Proposals around the points of the largest weights, of those that have been seen and of draws (N, d), of some density.
-
-    Where a posterior becomes thin, a mixture that follows all of it has hardly a draw, and of the particles there each stands
-    for too little. The covariance of each part is that of the nearest draws, which count half alike and half by their weights.
-
-    Notes
-    -----
-    Source: Raftery and Bao (2010), incremental mixture importance sampling, Biometrics 66, 1162-1173.
-    """
-    draws, rows = np.unique(draws, axis=0, return_index=True)
-    x = np.concatenate([seen.z, draws])
-    log_weights = np.concatenate([seen.log_weights, density[rows] - seen.mixture(draws)])
-    x, log_weights = x[log_weights > -np.inf], log_weights[log_weights > -np.inf]
-    weights = normalised(log_weights)
-    _, root = moments(x, weights)
-    z = scipy.linalg.solve_triangular(root, x.T, lower=True).T
-    free, means, roots = np.ones(len(x), dtype=bool), list[np.ndarray](), list[np.ndarray]()
-    near = min(NEAREST, len(x))
-    while free.any() and len(means) < POINTS:
-        top = int(np.argmax(np.where(free, log_weights, -np.inf)))
-        order = np.argsort(np.sum((z - z[top]) ** 2, axis=1))[:near]
-        free[order[: max(1, near // 4)]] = False
-        own = (weights[order] / weights[order].sum() + 1 / near) / 2
-        off = x[order] - x[top]
-        means.append(x[top])
-        roots.append(root_of((own * off.T) @ off))
-    return Mixture(np.full(len(means), 1 / len(means)), np.array(means), np.array(roots), FREEDOM)
 
 
 def _apart(x: np.ndarray, weights: np.ndarray, draws: np.ndarray) -> bool:

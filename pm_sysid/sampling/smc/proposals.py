@@ -31,6 +31,8 @@ FEWEST, COMMON = 2.0, 0.05
 FOLDS, MANY = 3, 2
 #: Most unknowns among which mixtures may fit a posterior from afar.
 FEW_UNKNOWNS = 20
+#: Points of the largest weights that have a proposal around them, and how many of the nearest tell how wide it is.
+POINTS_OF_WEIGHT, NEAREST = 10, 200
 #: Points at which the density of a t distribution is compared with a Gaussian's.
 POINTS = 2000
 
@@ -228,6 +230,37 @@ def root_of(covariance: np.ndarray) -> np.ndarray:
     correlation = covariance / scale / scale[:, None]
     root: np.ndarray = scale[:, None] * scipy.linalg.cholesky(correlation + 1e-9 * np.eye(len(scale)), lower=True)
     return root
+
+
+def heaviest(x: np.ndarray, log_weights: np.ndarray, freedom: float) -> Mixture:
+    """Proposals around those of weighted points (N, d) that have the largest weights.
+
+    Where a posterior becomes thin, a mixture that follows all of it has hardly a draw, and the points there have large weights.
+    The covariance of each part is that of the nearest points, which count half alike and half by their weights.
+
+    Notes
+    -----
+    Source: Raftery and Bao (2010), incremental mixture importance sampling, Biometrics 66, 1162-1173.
+    """
+    held = log_weights > -np.inf
+    x, rows = np.unique(x[held], axis=0, return_index=True)
+    log_weights = log_weights[held][rows]
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    _, root = moments(x, weights)
+    z = scipy.linalg.solve_triangular(root, x.T, lower=True)
+    free, means, roots = np.ones(len(x), dtype=bool), list[np.ndarray](), list[np.ndarray]()
+    near = min(NEAREST, len(x))
+    while free.any() and len(means) < POINTS_OF_WEIGHT:
+        top = int(np.argmax(np.where(free, log_weights, -np.inf)))
+        order = np.argpartition(np.sum((z - z[:, [top]]) ** 2, axis=0), near - 1)[:near]
+        order = order[np.argsort(np.sum((z[:, order] - z[:, [top]]) ** 2, axis=0))]
+        free[order[: max(1, near // 4)]] = False
+        own = (weights[order] / max(weights[order].sum(), 1e-300) + 1 / near) / 2
+        off = x[order] - x[top]
+        means.append(x[top])
+        roots.append(root_of((own * off.T) @ off))
+    return Mixture(np.full(len(means), 1 / len(means)), np.array(means), np.array(roots), freedom)
 
 
 def distinct(x: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pm_sysid.sampling.smc.proposals import Mixture, _with_room, distinct
+from pm_sysid.sampling.smc.proposals import Mixture, _with_room, distinct, heaviest
 
 EQUAL = np.full(1000, 1e-3)
 
@@ -132,3 +132,19 @@ def test_a_thin_curved_sheet_takes_more_than_eight_components_and_a_gaussian_one
     assert few.components <= 8 < many.components <= 32
     assert efficiency(many) > 1.5 * efficiency(few)
     assert Mixture.fit(z, equal, 3.0, np.random.default_rng(1), most=32).components == 1
+
+
+def test_parts_around_the_heaviest_weights_lie_where_draws_are_too_few() -> None:
+    """Two thousand draws of a Gaussian, and three of a branch that is a thousand times too thin among them."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.standard_normal((2000, 2)), [[9.0, 9.0], [9.1, 9.0], [9.0, 9.2]]])
+    log_weights = np.where(x[:, 0] > 8, np.log(1000.0), 0.0)
+    found = heaviest(np.concatenate([x, [[50.0, 50.0]]]), np.append(log_weights, -np.inf), 5.0)
+    assert found.shares == pytest.approx(np.full(10, 0.1)) and found.freedom == 5.0
+    assert tuple(found.means[0]) in map(tuple, x[-3:])
+    covariance = found.roots[0] @ found.roots[0].T
+    assert np.all(np.linalg.eigvalsh(covariance) > 0) and np.sqrt(covariance[0, 0]) < 8
+    far = np.linalg.norm(found.means[1:], axis=1) < 6
+    assert far.all() and len(np.unique(found.means, axis=0)) == 10
+    few = heaviest(x[:5], np.zeros(5), 5.0)
+    assert len(few.shares) == 5 and np.isfinite(few.logpdf(x)).all()
