@@ -24,6 +24,8 @@ FLAT = 1e-5
 NEARLY = 1e-2
 #: Least rise of the value one standard deviation from a minimum, on the average of both sides; a half by the curvature there.
 RISE = 0.02
+#: Size of a coordinate below which, and above whose inverse, it has a unit of its own.
+SMALL = 1e-3
 #: Trials of one line search.
 TRIALS = 25
 #: Most steps of Newton's method: from a start far off, a quasi-Newton search may stop long before the minimum.
@@ -123,6 +125,24 @@ def descend(batch: Batch, x: np.ndarray, scale: np.ndarray, rounds: int, flat: f
             step[i] = (low[i] + high[i]) / 2 if np.isfinite(high[i]) else 2 * step[i]
         aim(np.array([i for i in done if going[i]], dtype=int))
     return Descent(x, value, settled)
+
+
+def units(scale: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Units (d,) of coordinates of the size ``scale`` near ``x``: one, but small where that is small, and large where both are.
+
+    Of a large size that is a wide prior's, the posterior may be much narrower.
+    """
+    return np.where(scale < SMALL, scale, np.where(scale > 1 / SMALL, np.maximum(np.abs(x), 1.0), 1.0))
+
+
+def in_units(batch: Batch, unit: np.ndarray) -> Batch:
+    """The same function of coordinates in other units: steps that suit numbers near one suit no others."""
+
+    def function(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        value, gradient = batch(z * unit)
+        return value, gradient * unit
+
+    return batch if np.all(unit == 1.0) else function
 
 
 @np.errstate(over="ignore", invalid="ignore")

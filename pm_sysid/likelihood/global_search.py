@@ -9,7 +9,7 @@ import numpy as np
 import scipy
 
 from pm_sysid.likelihood.circular import same_turn
-from pm_sysid.likelihood.descent import STEPS, Batch, Descent, descend, newton
+from pm_sysid.likelihood.descent import STEPS, Batch, Descent, descend, in_units, newton, units
 
 #: Points whose distances to all others are computed at once.
 AT_ONCE = 256
@@ -164,7 +164,9 @@ def climb_all(
         limit = SAME if ends.settled[k] else NEAR
         if _merged(peaks, ends.x[k], limit):
             continue
-        point, covariance, converged = newton(batch, ends.x[k], patience)
+        unit = units(scale, ends.x[k])
+        point, covariance, converged = newton(in_units(batch, unit), ends.x[k] / unit, patience)
+        point, covariance = point * unit, covariance * np.outer(unit, unit)
         # In a bent valley whose width is near rounding, all searches creep along and none arrives.
         patience = STEPS if converged else max(patience // 2, FEW_STEPS)
         point = same_turn(point, np.zeros(point.size), circular)

@@ -15,7 +15,7 @@ import scipy
 from pm_sysid.arguments import flag, seed, shown, whole
 from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.descent import Batch, descend
+from pm_sysid.likelihood.descent import Batch, descend, units
 from pm_sysid.likelihood.filter_steps import followed, put_steps, refined, substeps_attrs, twice
 from pm_sysid.likelihood.filter_view import filter_names
 from pm_sysid.likelihood.global_search import (
@@ -444,7 +444,10 @@ class Hunt:
                 return
             best = ranked(self.peaks)[0]
             if best.converged:
-                cloud = np.random.default_rng(0).multivariate_normal(best.point, best.covariance, JUDGED)
+                sd = np.sqrt(np.diag(best.covariance))
+                unit = units(sd, sd)
+                shape = best.covariance / np.outer(unit, unit)
+                cloud = unit * np.random.default_rng(0).multivariate_normal(best.point / unit, shape, JUDGED)
                 where, at = "at the mode", [best.point, *cloud[self._allowed(cloud, best)]]
             else:
                 where, at = "where the search ended", [min(self.peaks, key=lambda p: p.value).point]
@@ -694,7 +697,7 @@ def _where(hunt: Hunt, peak: Peak) -> str:
     labels = hunt.functions.coordinates.labels
     if far := _ran_away(hunt, peak):
         return f" ({', '.join(far[:3])} ran away from the prior: the maximum may be at a bound, or at infinity)"
-    if not np.all(np.isfinite(hunt.functions.values(_around(peak.point)))):
+    if not np.all(np.isfinite(hunt.functions.values(_around(peak.point, hunt.scale)))):
         return " (it is at an edge of where the log posterior is finite)"
     _, vectors = np.linalg.eigh(peak.covariance)
     loose = np.abs(vectors[:, -1])
@@ -702,9 +705,9 @@ def _where(hunt: Hunt, peak: Peak) -> str:
     return f" (it is flattest along {', '.join(flat)})" if flat else ""
 
 
-def _around(point: np.ndarray) -> np.ndarray:
+def _around(point: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Points a little to both sides in each coordinate."""
-    steps = np.diag(1e-2 * np.maximum(1.0, np.abs(point)))
+    steps = np.diag(1e-2 * np.maximum(units(scale, point), np.abs(point)))
     return np.concatenate([point + steps, point - steps])
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pm_sysid.likelihood.descent import Batch, descend, hessian_at
+from pm_sysid.likelihood.descent import Batch, descend, hessian_at, in_units, units
 
 #: Standard deviations of the first step away from the mode, how much farther each next one is, and most steps.
 FIRST, FARTHER, MOST = 2.0, 1.5, 6
@@ -75,7 +75,7 @@ def ridges(batch: Batch, point: np.ndarray, covariance: np.ndarray) -> Ridges:
             if fall[k] < min(SLOWER * gaussian, BELOW)
         ]
         for lane in (lane for lane in lanes if lane.fall < gaussian - ABOVE):
-            about = _about(batch, lane, step * sd[lane.unknown])
+            about = _about(batch, lane, step * sd[lane.unknown], sd)
             if about is not None:
                 points.append(lane.point)
                 covariances.append(about)
@@ -113,13 +113,14 @@ def _followed(batch: Batch, starts: np.ndarray, roots: np.ndarray) -> tuple[np.n
     return at(found.x)[1], found.value
 
 
-def _about(batch: Batch, lane: _Lane, reach: float) -> np.ndarray | None:
+def _about(batch: Batch, lane: _Lane, reach: float, sd: np.ndarray) -> np.ndarray | None:
     """Covariance about a point: of the others given the unknown that was moved, and ``reach`` along the ridge."""
     covariance: np.ndarray = reach**2 * np.outer(lane.along, lane.along)
     if len(covariance) == 1:
         return covariance
     _, (gradient,) = batch(lane.point[None])
-    hessian = hessian_at(batch, lane.point, gradient)
+    unit = units(sd, sd)
+    hessian = hessian_at(in_units(batch, unit), lane.point / unit, gradient * unit) / np.outer(unit, unit)
     if not np.all(np.isfinite(hessian)):
         return None
     others = np.delete(np.arange(len(lane.point)), lane.unknown)

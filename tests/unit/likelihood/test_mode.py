@@ -296,3 +296,23 @@ def test_a_density_that_rises_without_end_is_known_as_such() -> None:
         mode = sid.find_mode(hierarchy, random_seed=0, progressbar=False)
     assert mode.endless
     assert not sid.find_mode(plain, random_seed=0, progressbar=False).endless
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e-9, 1e9, 1e15])
+def test_the_unit_of_an_unknown_changes_nothing(size: float) -> None:
+    """A rate and a level, of which the level has no logarithm; the density of the record has the unit in it."""
+
+    def model(unit: float) -> pm.Model:
+        t = np.linspace(0, 3, 20)
+        y = unit * (0.7 * np.exp(-0.8 * t) + 0.03 * np.random.default_rng(0).standard_normal(20))
+        with pm.Model() as found:
+            rate, level, noise = pm.LogNormal("rate", 0, 1), pm.Normal("level", 0, unit), pm.HalfNormal("noise", 0.2 * unit)
+            pm.Normal("y", level * pm.math.exp(-rate * t), noise, observed=y)
+        return found
+
+    one, other = (sid.find_mode(model(unit), random_seed=0, progressbar=False) for unit in (1.0, size))
+    assert one.converged and other.converged and len(other.modes) == 1 and other.agreed == one.agreed
+    assert other.initvals["level"] == pytest.approx(size * one.initvals["level"], rel=1e-4)
+    assert other.log_evidence == pytest.approx(one.log_evidence - 20 * np.log(size), abs=1e-3)
+    scale = np.array([1.0, size, 1.0])
+    np.testing.assert_allclose(other.covariance / np.outer(scale, scale), one.covariance, rtol=1e-3, atol=1e-7)
