@@ -101,7 +101,7 @@ def _directions(target: Objective, x: np.ndarray) -> Iterator[tuple[str, float, 
             yield f"an offset of {name}{where} ({{}})", 1.0, np.inf, added(here, i)
             yield f"a drift of {name}{where} ({{}} from beginning to end)", 2.0, np.inf, added(here * time, i)
         if freely and (late := _rates(predicted[:, i], records)) is not None:
-            yield f"a delay of {name} ({{}} in time)", 1.0, LATEST * median_step(records), added(-late, i)
+            yield f"a delay of {name} ({{}} s)", 1.0, LATEST * median_step(records), added(-late, i)
     together = [i for i in range(len(names)) if np.count_nonzero(seen[:, i]) >= FEWEST]
     spread = np.nanstd(y[:, together], axis=0) if together else np.ones(1)
     if len(together) > 1 and spread.max() < OF_ONE_KIND * spread.min():
