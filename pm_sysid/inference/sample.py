@@ -58,8 +58,9 @@ LONELY = 3
 #: Points between two places of one region, nats by which none is lower than the lower place, and the chance that a draw of the
 #: region lies as far off.
 BETWEEN, VALLEY, OUTSIDE = 21, 2.0, 1e-3
-#: Most modes that independent proposals are fitted around.
-MOST_MODES = 32
+#: Most modes that independent proposals are fitted around, and most unknowns of all of them together: each mode has proposals
+#: that are wide in one unknown alone.
+MOST_MODES, MOST_TOGETHER = 32, 160
 #: Draws that modes without any should have had: with fewer it may be chance.
 EXPECTED = 5.0
 #: Acceptance that NUTS aims at, and at which it is tried again where some transitions diverged.
@@ -430,7 +431,9 @@ class _Run:
 
     def _around_all(self) -> bool:
         """Whether independent proposals can be fitted around all modes that count."""
-        return self._counting() <= MOST_MODES and len(self._known_modes()) == self._counting()
+        modes = self._counting()
+        few = modes <= min(MOST_MODES, MOST_TOGETHER // self._found().point.size)
+        return few and len(self._known_modes()) == modes
 
     def _modes_at(self, known: list[int]) -> KnownModes:
         """Some of the modes, by their places in the list of all."""

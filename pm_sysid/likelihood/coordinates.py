@@ -185,7 +185,7 @@ class Coordinates:
 
     def _compiled_unconstrained(self) -> Any:
         model = self.model
-        inputs = {rv: pt.tensor(name=rv.name, dtype=rv.type.dtype, shape=(None,) * (rv.type.ndim + 1)) for rv in model.free_RVs}
+        inputs = {rv: pt.TensorType(rv.type.dtype, (None,) * (rv.type.ndim + 1))(name=rv.name) for rv in model.free_RVs}
         forward = []
         for rv in model.free_RVs:
             transform = model.rvs_to_transforms[rv]

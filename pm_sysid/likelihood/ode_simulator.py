@@ -327,7 +327,7 @@ def batch_distance(model: pm.Model, distance: str | Callable[[Any, Any], Any] | 
         raise ValueError(f"the model has {found}; give it pm_sysid.ODESimulator or pm.Simulator, and nothing else observed.")
     if not free:
         raise ValueError("the model has no free variables; give at least one parameter a prior.")
-    inputs = {rv: pt.tensor(name=rv.name, dtype=rv.type.dtype, shape=(None, *rv.type.shape)) for rv in free}
+    inputs = {rv: pt.TensorType(rv.type.dtype, (None, *rv.type.shape))(name=rv.name) for rv in free}
     count = next(iter(inputs.values())).shape[0]
     parameters, simulations, data = [], [], []
     for rv in observed:

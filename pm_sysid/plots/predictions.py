@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from pm_sysid.arguments import among
+from pm_sysid.idata import labelled, labels
 from pm_sysid.plots.axes import AxesArray, Panels, interval, panels, probability
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.records.timeseries import TimeSeries
@@ -67,7 +69,7 @@ def plot_prediction(
     if not sets:
         raise ValueError("there are no predictions to draw; give a mapping of labels to predictions.")
     if isinstance(record, TimeSeries) and record.y is None:
-        record = _not_measured(record, next(iter(sets.values())), output)
+        record = _not_measured(record, list(sets.values()), output)
     count = len(sets)
     used = panels(axes, [(count, 1)], figsize, (6.4, 1.9 * count + 0.6), sharex=True, sharey=True).ravel()
     for panel, (label, runs) in zip(used, sets.items(), strict=True):
@@ -84,8 +86,15 @@ def plot_prediction(
     return used
 
 
-def _not_measured(record: TimeSeries, prediction: Any, output: str | None) -> TimeSeries:
-    """The record with an output of which no sample is measured."""
-    named = list(map(str, prediction.data_vars)) if isinstance(prediction, xr.Dataset) else []
-    name = output if isinstance(output, str) else named[0] if named else "prediction"
-    return record.replace(y=np.full(len(record), np.nan), outputs=name)
+def _not_measured(record: TimeSeries, predictions: Iterable[Any], output: str | None) -> TimeSeries:
+    """The record with an output of which no sample is measured: the one that is asked for, or the first of the predictions."""
+    data = next((one for one in predictions if isinstance(one, xr.Dataset)), None)
+    names = [] if data is None else labels(data)
+    if names and output is None and "[" in names[0]:
+        raise ValueError(f"predictions have the outputs {', '.join(names)}; choose one by output")
+    if names and output is not None and not among(output, names):
+        raise ValueError(f"output must be one of {', '.join(names)}, but is {output!r}")
+    array = next((str(one.name) for one in predictions if isinstance(one, xr.DataArray) and one.name), "prediction")
+    name = output or (names[0] if names else array)
+    unit = "" if data is None else str(labelled(data, name).attrs.get("units", ""))
+    return TimeSeries(record.t, None, np.full(len(record), np.nan), outputs=name, units={name: unit} if unit else None)

@@ -167,7 +167,7 @@ def predict(
         )
     if isinstance(data, TimeSeries):  # simulate refuses what is no record
         check_channels("data", data, OF_FIT, source.view.op.grid.records)
-        warn_of_other_inputs("data", data, OF_FIT, source.view.op.grid.records)
+        warn_of_other_inputs(data, source.view.op.grid.records, system.inputs)
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     fixed = source.parameters(places, record, params)
     if system.driving and (every_step or isinstance(x0, str)):
@@ -185,9 +185,10 @@ def predict(
     numbers = isinstance(x0, Mapping) and all(np.asarray(v).dtype.kind in "iuf" for v in x0.values())
     partly = numbers and any(s not in x0 for s in system.states)
     said = "given" if x0 is not None else "zero: nothing is measured"
-    if x0 is None:
+    if x0 is None and isinstance(data, TimeSeries):
         warnings.warn(
-            "data has no measurements that tell where its runs begin: all states begin at zero in all of them; give x0=...",
+            f"data has no measurements of {system.outputs} that tell where its runs begin: all states begin at zero in all of "
+            "them; give x0=...",
             stacklevel=2,
         )
     rng = np.random.default_rng(random_seed)

@@ -24,7 +24,7 @@ type Columns = dict[str, FloatArray]
 _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-nan", "#n/a"})
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", " ": "spaces", "|": "bar"}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d*)?)?(\s*[AaPp][Mm])?")
-_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{2,4}\b.*[:]")
+_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{2,4}\b")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(([.,' \u00a0\u202f])\d{3})(\2\d{3})*([.,]\d*)?")
 _SEARCHED = 200  # lines in which the header is looked for, to say where it is
 
@@ -87,8 +87,10 @@ class TextFormat:
                 raise ValueError(f"{what} must be a number of lines, 0 or more, but is {shown(count)}")
         if not isinstance(self.encoding, str) or "\0" in self.encoding:
             raise TypeError(f"encoding is {shown(self.encoding)}; give the name of an encoding, such as 'latin-1'")
-        if self.dates is not None and (not isinstance(self.dates, str) or "%" not in self.dates):
+        if self.dates is not None and not isinstance(self.dates, str):
             raise TypeError(f"dates is {shown(self.dates)}; give how dates are written, such as '%d.%m.%Y %H:%M:%S'")
+        if self.dates is not None and ("%" not in self.dates or ("%d" in self.dates and "%y" not in self.dates.lower())):
+            raise ValueError(f"dates is {self.dates!r}; give how dates are written, with their year: '%d.%m.%Y %H:%M:%S'")
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(words(self.columns, "columns")))
         object.__setattr__(self, "missing", tuple(words(self.missing, "missing")))

@@ -306,7 +306,7 @@ def information(found: Learned) -> Iterator[Verdict]:
     if len(found.names) > 1:
         size = np.abs(np.where(np.isfinite(found.correlation), found.correlation, 0.0)) - np.eye(len(found.names))
         if found.prior_draws:  # two that are both known well are known, whatever they have in common
-            well = np.array(found.spread) < WELL_KNOWN
+            well = (found.spread < WELL_KNOWN) & (found.beyond >= max(OUTSIDE, 1 / found.prior_draws))
             size = np.where(np.outer(well, well), 0.0, size)
         i, j = np.unravel_index(np.argmax(size), size.shape)
         if size[i, j] > IN_COMBINATION:

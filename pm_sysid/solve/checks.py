@@ -97,24 +97,31 @@ def check_channels(which: str, record: TimeSeries, other: str, others: Sequence[
                     )
 
 
-def warn_of_other_inputs(which: str, record: TimeSeries, other: str, others: Sequence[TimeSeries]) -> None:
-    """Warn if the inputs of a record have other names than those of ``others``, or move otherwise between the samples."""
-    before = others[0]
-    if not before.inputs:
+def warn_of_other_inputs(record: TimeSeries, others: Sequence[TimeSeries], names: Sequence[str]) -> None:
+    """Warn if the inputs of ``data`` have other names than those of the fit, or move otherwise between the samples.
+
+    ``names`` are those of the system, which a record may have, too; nothing is known of inputs without a name.
+    """
+    fit = others[0]
+    if not fit.inputs or len(record.inputs) != len(fit.inputs):
         return
     if all(record.intersample != own.intersample for own in others):
         warnings.warn(
-            f"{which} has inputs that are {record.intersample!r} between the samples, and {other.format(0)} has "
-            f"{before.intersample!r}: give TimeSeries(..., intersample={before.intersample!r}) if they are made alike.",
+            f"data has inputs that are {record.intersample!r} between the samples, and {OF_FIT.format(0)} has "
+            f"{fit.intersample!r}: give TimeSeries(..., intersample={fit.intersample!r}) if they are made alike.",
             stacklevel=3,
         )
-    named = [one for one in (record, *others) if not re.fullmatch("u[0-9]*", one.inputs[0])]
-    if record in named and len(named) > 1 and not any(set(record.inputs) & set(own.inputs) for own in named[1:]):
+    if not any(all(map(_alike, record.inputs, known)) for known in (names, *(own.inputs for own in others))):
         warnings.warn(
-            f"{which} has the inputs {record.inputs}, and {other.format(0)} has {before.inputs}: channels are matched by "
+            f"data has the inputs {record.inputs}, and {OF_FIT.format(0)} has {fit.inputs}: channels are matched by "
             "order. Name them alike if they are the same.",
             stacklevel=3,
         )
+
+
+def _alike(name: str, other: str) -> bool:
+    """Whether two channels have one name, or one of them has none."""
+    return name == other or any(re.fullmatch("u[0-9]*", one) for one in (name, other))
 
 
 def _check_order(which: str, what: str, names: Sequence[str], expected: Sequence[str], other: str = "the system") -> None:

@@ -278,6 +278,7 @@ def test_predictions_are_free_runs_of_evenly_spaced_draws(cases: Any) -> None:
         assert sid.predict(idata, VALIDATION, draws=2).sizes["draw"] == 2
 
 
+@pytest.mark.filterwarnings("ignore:data has inputs that are")
 @pytest.mark.parametrize("intersample", ["zoh", "foh", "bl"])
 def test_new_draws_that_are_all_the_same_change_nothing(intersample: Any) -> None:
     t = np.delete(np.arange(60), [7, 8, 30]) * STEP  # a gap takes more substeps

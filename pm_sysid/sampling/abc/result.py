@@ -258,7 +258,7 @@ def _posterior(model: pm.Model, cube: Cube, population: Population, rows: np.nda
 
 def _deterministics(model: pm.Model, values: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     """Deterministic variables at draws of the free ones."""
-    many = {rv: pt.tensor(name=rv.name, dtype="float64", shape=(None,) * (rv.type.ndim + 1)) for rv in model.free_RVs}
+    many = {rv: pt.TensorType("float64", (None,) * (rv.type.ndim + 1))(name=rv.name) for rv in model.free_RVs}
     wanted = list(model.deterministics)
     batched = vectorize_graph(wanted, many)
     function = compiled(list(many.values()), batched)

@@ -35,8 +35,9 @@ AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
 FREEDOM, EFFECTIVE = 5.0, 0.1
 #: Pareto shape of the weights of all draws with which these are enough.
 EVEN = 0.5
-#: Particles at which the proposals must not be too thin, and how many times denser the posterior may be there.
-LOOKED, REACH = 2000, 8.0
+#: Particles at which the proposals must not be too thin, and how many times denser the posterior may be there: in the first
+#: half of the rounds, which reach farther each time, and in the others.
+LOOKED, REACH, REACH_LATER = 2000, 8.0, 20.0
 #: Standard deviations that a mean, and share that a standard deviation may be off without the draws being replaced; standard
 #: errors that they may be off, if each of so many draws counts.
 OFF, ERRORS, EACH_OF = 0.1, 3.0, 4
@@ -156,7 +157,8 @@ def across_modes(
         if not np.isfinite(latest.value):
             return None
         # Even weights may be those of a part: what the particles hold must be within reach, too.
-        reached = np.max(density_at_draws - seen.mixture(some)) <= estimate.value + np.log(REACH)
+        limit = REACH if 2 * round_ < ROUNDS else REACH_LATER
+        reached = np.max(density_at_draws - seen.mixture(some)) <= estimate.value + np.log(limit)
         fits = latest.efficiency >= EFFECTIVE and estimate.believable and reached
         # At an edge a few of the last draws may be far too heavy time and again, which all draws together show not to be so.
         enough = round_ == ROUNDS - 1 and estimate.pareto_k <= EVEN and estimate.efficiency >= EFFECTIVE

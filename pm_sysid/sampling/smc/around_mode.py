@@ -46,7 +46,7 @@ FREEDOM = 3.0
 #: Weighted draws of a round, most rounds, the effective share of the draws with which they end if it comes twice in a row, and
 #: the difference of the two evidences in standard errors that is none.
 CLOUD, ROUNDS, ENOUGH, AGREE = 4000, 16, 0.4, 2.0
-#: Rounds whose mean score is compared with that of as many before, and the gain with which they go on.
+#: Rounds whose median score is compared with that of as many before, and the gain with which they go on.
 COMPARED, GAIN = 4, 0.05
 #: Widths of the first proposals beside that of the mode, evenly from there to the prior's; shares of those with all unknowns
 #: wider together, and with each alone; and how much wider than at the mode the widest are at least.
@@ -470,7 +470,7 @@ def with_ridges(mixture: Mixture, units: NaturalUnits, along: Ridges) -> Mixture
 
 def gaining(scores: Sequence[float]) -> bool:
     """Whether the last rounds have gained something: many modes may be fitted from the beginning as well as ever."""
-    return bool(np.mean(scores[-COMPARED:]) > np.mean(scores[-2 * COMPARED : -COMPARED]) + GAIN)
+    return bool(np.median(scores[-COMPARED:]) > np.median(scores[-2 * COMPARED : -COMPARED]) + GAIN)
 
 
 def _cloud(target: Target, modes: KnownModes, along: Ridges, limit: float, rng: np.random.Generator) -> tuple[Cloud, bool]:

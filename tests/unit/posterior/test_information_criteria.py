@@ -452,4 +452,15 @@ def test_predictions_of_what_has_not_been_measured_are_drawn_alone() -> None:
         (panel,) = sid.plot_prediction(sid.TimeSeries(t, np.cos(t)), prediction, output=output)
         assert panel.get_ylabel() == name and panel.get_title(loc="right") == ""
         assert [x.get_text() for x in panel.get_legend().get_texts()] == ["median", "94 % interval"]
+    bare, several = (
+        sid.TimeSeries(t, np.cos(t), inputs="z"),
+        xr.Dataset({"q": (("draw", "time", "q_dim_0"), np.stack([runs, 5 + runs], -1))}),
+    )
+    assert sid.plot_prediction(bare, data)[0].get_ylabel() == "z"
+    with pytest.raises(ValueError, match=r"predictions have the outputs q\[0\], q\[1\]; choose one by output"):
+        sid.plot_prediction(bare, several)
+    (panel,) = sid.plot_prediction(bare, several, output="q[1]")
+    assert panel.get_ylabel() == "q[1]" and panel.lines[0].get_ydata().min() > 3
+    with pytest.raises(ValueError, match="output must be one of z, v, but is 'typo'"):
+        sid.plot_prediction(bare, data, output="typo")
     plt.close("all")

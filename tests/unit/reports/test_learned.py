@@ -81,6 +81,14 @@ def test_parameters_that_are_correlated_but_well_known_are_no_matter_of_the_prio
     assert "not the priors, decides about every parameter" in said and ("in combination only" in said) == combined
 
 
+def test_parameters_beyond_all_prior_draws_are_not_called_well_known() -> None:
+    """Their normal scores by the prior are all those of its last draw."""
+    rng = np.random.default_rng(1)
+    a = 6.0 + 0.8 * rng.standard_normal(4000)
+    prior = {name: rng.standard_normal(1000) for name in "ac"}
+    assert "in combination only" in texts({"a": a, "c": 12.0 - a + 0.001 * rng.standard_normal(4000)}, prior)
+
+
 def test_parameters_tied_together_by_the_prior_are_judged_one_by_one() -> None:
     rng = np.random.default_rng(1)
     common, drawn = 0.1 * rng.standard_normal(4000), rng.standard_normal(1000)

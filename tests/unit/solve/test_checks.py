@@ -125,6 +125,12 @@ def test_inputs_of_another_kind_are_said() -> None:
     with pytest.warns(UserWarning, match=r"has the inputs \('Strom',\), and record 0 of the fit has \('F',\): channels"):
         sid.predict(IDATA, METRES.replace(inputs="Strom"), model=built(), x0=0.0)
     sid.predict(IDATA, METRES.replace(inputs="u"), model=built(), x0=0.0)  # nothing is known of an input without a name
+    moved = ROOM.replace(inputs=("Sonne", "Wind"))  # one name in common, in another place
+    with pytest.warns(UserWarning, match=r"inputs \('Sonne', 'Wind'\), and record 0 of the fit has \('Heizung', 'Sonne'\)"):
+        sid.predict(IDATA, moved, model=room(), x0=0.0)
+    sid.predict(IDATA, ROOM.replace(inputs=("heater", "sun")), model=room(), x0=0.0)  # the system's own names
+    with pytest.raises(ValueError, match="data has 0 input channels"):
+        sid.predict(IDATA, sid.TimeSeries(T, None, METRES.y), model=built(), x0=0.0)
 
 
 @pytest.mark.usefixtures("unrendered")
