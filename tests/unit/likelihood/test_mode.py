@@ -323,7 +323,7 @@ def test_variables_may_have_the_names_of_types() -> None:
         start, count = pm.LogNormal("S00", 0.0, 0.3), pm.Normal("int")
         pm.Normal("y", start + count * np.arange(5.0), 0.1, observed=1.0 + 0.5 * np.arange(5))
     assert sid.find_mode(model, progressbar=False).converged
-    idata = sid.sample(model, 200, chains=2, cores=1, random_seed=1, progressbar=False)
+    idata = sid.sample(model, 1000, chains=2, cores=1, random_seed=1, progressbar=False)
     assert float(idata.posterior["S00"].mean()) == pytest.approx(1.0, abs=0.1)
     sequential = sid.sample_ibis(100, model=model, chains=2, cores=1, random_seed=1, progressbar=False)
     assert float(sequential.posterior["int"].mean()) == pytest.approx(0.5, abs=0.1)
