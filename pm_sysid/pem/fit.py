@@ -82,7 +82,8 @@ def fit_pem(
         be found, by the filter, which starts with the spread that they have over the record. An :class:`InitialState` also
         says which of its entries are estimated, and with which covariance the filter starts.
     bounds : (lower, upper), optional
-        Trees like ``p_guess``; None, for a side or an unknown, leaves it open. Standard deviations are never negative.
+        Trees like ``p_guess``, or dicts of some of the unknowns, ``({"k": 0.0}, None)``; None, for a side or an unknown, and
+        what is left out is open. One number bounds all entries of a vector. Standard deviations are never negative.
     fixed : mapping, optional
         Parameters that are known, by name.
     varying : mapping, optional

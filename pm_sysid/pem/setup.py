@@ -27,6 +27,7 @@ from pm_sysid.solve.substeps import SubstepWarning
 from pm_sysid.steps.integrate import Method
 from pm_sysid.steps.kalman import KalmanForm
 from pm_sysid.symbolic.driven import with_states_for
+from pm_sysid.symbolic.names import named_entries
 from pm_sysid.symbolic.system import System
 
 #: Noise is searched for from this share of what it disturbs: from above, since a likelihood is flat where there is hardly any.
@@ -477,20 +478,26 @@ def _bounds(system: System, bounds: Any, names: list[str], positional: bool, siz
     if bounds is None:
         return sides[0], sides[1]
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise TypeError(f"bounds is {bounds!r}; give a pair (lower, upper) of trees like p_guess; None leaves a side open.")
+        raise TypeError(
+            f"bounds is {bounds!r}; give a pair (lower, upper) of dicts or trees like p_guess; None leaves a side open."
+        )
     for what, side, tree in zip(("lower bounds", "upper bounds"), sides, bounds, strict=True):
         if tree is None:
             continue
         found = _by_label(system, leaves(what, tree, none=float(side[0]) if size else None))
         if positional and all(nameless(n) for n in found) and len(found) == len(names):
             found = dict(zip(names, found.values(), strict=True))
-        if set(found) != set(names):
-            missing, extra = [n for n in names if n not in found], [n for n in found if n not in names]
+        for vector in [n for n in found if n not in names and n in system.params.shapes]:  # one number for all of its entries
+            entries = [n for n in named_entries(system.params, [vector])[0] if n in names]
+            found |= dict.fromkeys(entries, found.pop(vector)) if entries else {}
+        extra = [n for n in found if n not in names]
+        if extra or (len(found) < len(names) and any(map(nameless, found))):  # which of a list are left out is not said
             raise ValueError(
-                f"{what} lack {missing} and have {extra} too many; give them the structure of p_guess, with None "
-                "where there is none."
+                f"{what} have {extra or list(found)}, and the unknowns are {names}. Give numbers by name, or the structure of "
+                "p_guess, with None where there is no bound."
             )
-        side[: len(names)] = [found[n] for n in names]
+        for i, name in enumerate(names):
+            side[i] = found.get(name, side[i])
     for name, low, high in zip(names, *sides, strict=False):
         if not low < high:
             raise ValueError(f"the bounds of {name!r} are {low} and {high}; the lower must be below the upper, or use fixed.")

@@ -66,8 +66,8 @@ def call(**changes: Any) -> Any:
         ({"objective": "mae"}, ValueError, "objective is 'mae'; give 'mse' or 'likelihood'"),
         ({"optimiser": "bfgs"}, TypeError, r"optimiser is 'bfgs'; give Optimiser\(method, options\)"),
         ({"bounds": 3}, TypeError, r"bounds is 3; give a pair \(lower, upper\)"),
-        ({"bounds": ({"k": 0.0}, None)}, ValueError, r"lower bounds lack \['c'\] and have \[\]"),
-        ({"bounds": (None, {"k": 9.0, "c": 9.0, "m": 9.0})}, ValueError, r"upper bounds lack \[\] and have \['m'\] too many"),
+        ({"bounds": ({"kk": 0.0}, None)}, ValueError, r"lower bounds have \['kk'\], and the unknowns are \['k', 'c'\]"),
+        ({"bounds": (None, {"k": 9.0, "c": 9.0, "m": 9.0})}, ValueError, r"upper bounds have \['m'\], and the unknowns are"),
         ({"bounds": ({"k": 3.0, "c": 0.0}, {"k": 3.0, "c": 1.0})}, ValueError, "bounds of 'k' are 3.0 and 3.0.*use fixed"),
         ({"x0": [1.0]}, ValueError, "x0 has 1 entries"),
         ({"x0": {"q": 1.0}}, ValueError, r"x0 names the states \['q'\]"),
@@ -130,3 +130,26 @@ def test_arguments(changes: Any, error: type[Exception], message: str) -> None:
 def test_settings(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_bounds_of_some_unknowns_leave_the_others_open() -> None:
+    whole = call(p_guess={"k": 3.0, "c": 0.1}, bounds=({"k": 0.0, "c": None}, {"k": None, "c": 0.2}))
+    some = call(p_guess={"k": 3.0, "c": 0.1}, bounds=({"k": 0.0}, {"c": 0.2}))
+    np.testing.assert_array_equal(some.x, whole.x)
+    assert some.x[1] <= 0.2 < call().x[1] + 0.01
+
+
+def test_one_number_bounds_all_entries_of_a_vector() -> None:
+    system = sid.System(
+        lambda t, x, u, p: -p.w[0] * x.z - p.w[1] * x.z**3,
+        states=("z",),
+        params={"w": 2},
+        observe=lambda t, x, dx, u, p: x.z,
+    )
+    t = np.linspace(0.0, 2.0, 60)
+    data = sid.TimeSeries(t, None, np.exp(-t) + 0.01 * np.random.default_rng(0).standard_normal(60))
+    options: dict[str, Any] = {"x0": {"z": 1.0}}
+    one = sid.fit_pem(system, data, {"w": [0.5, 0.2]}, bounds=({"w": 0.1}, None), **options)
+    each = sid.fit_pem(system, data, {"w": [0.5, 0.2]}, bounds=({"w": [0.1, 0.1]}, None), **options)
+    np.testing.assert_array_equal(one.x, each.x)
+    assert one.x.min() == 0.1
