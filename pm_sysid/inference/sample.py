@@ -450,7 +450,7 @@ class _Run:
         found = [
             k
             for k, m in enumerate(self.mode.modes)
-            if self.mode.shares[k] > SECOND_MODE and m.covariance is not None and np.linalg.eigvalsh(m.covariance)[0] > 0
+            if self.mode.shares[k] > SECOND_MODE and m.covariance is not None and _has_root(m.covariance)
         ]
         return found if len(found) > 1 else []
 
@@ -585,6 +585,12 @@ class _Run:
         if not trusted:
             warnings.warn(f"sample: {verdict}", stacklevel=3)
         return idata
+
+
+def _has_root(covariance: np.ndarray) -> bool:
+    """Whether a covariance (d, d) is positive definite, whatever the units: of sizes of 1e-9 rounding would decide."""
+    sd = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    return bool(np.all(sd > 0)) and bool(np.linalg.eigvalsh(covariance / np.outer(sd, sd))[0] > 0)
 
 
 def _said(caught: list[warnings.WarningMessage]) -> str:

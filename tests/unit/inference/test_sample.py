@@ -628,3 +628,15 @@ def test_the_scale_of_a_hierarchy_that_may_be_zero_is_no_missed_mode() -> None:
     idata = sid.sample(model, 1000, **QUIET | {"chains": 4})
     draws = np.log(idata.posterior["tau"].values)
     assert idata.attrs["trusted"] and abs(draws.mean() - mean) < 0.2 * sd and 0.85 < draws.std() / sd < 1.15
+
+
+def test_a_covariance_has_a_root_in_any_unit() -> None:
+    """Of the plain matrix in these units, rounding makes an eigenvalue negative or not."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        root = np.tril(rng.standard_normal((3, 3))) + 3 * np.eye(3)
+        sizes = np.array([1.0, 1e-12, 1e9])
+        assert module._has_root(root @ root.T * np.outer(sizes, sizes))
+        indefinite = (root * [1.0, 1.0, -1.0]) @ root.T - 20 * np.outer(root[:, 0], root[:, 0])
+        assert not module._has_root(indefinite * np.outer(sizes, sizes))
+    assert not module._has_root(np.zeros((2, 2)))
