@@ -138,6 +138,7 @@ class SeveralStarts:
                 self.follow(self.starts.far(more if self.unsure() else first))
             if self.places:
                 self.change_signs()
+                self.keep_signs()
                 self.exchange()
             if self.places and more > first:
                 self.around_best(total)
@@ -285,7 +286,7 @@ class SeveralStarts:
         c = self.coordinates
         assert c is not None
         for _ in range(AROUND):
-            if not self.unsure(HALF):
+            if not (self.unsure(HALF) or sum(self.best.starts) <= FEW * (self.tried - self.placed)):
                 return
             value = self.best.solution.evaluation.value
             self.round(self.starts.near(self.best.solution.x, n))
@@ -340,6 +341,32 @@ class SeveralStarts:
             elif id(place) in before or place is self.best or np.all(np.abs(x) < ENDLESS * np.maximum(np.abs(best.x), 1.0)):
                 kept.append(place)
         self.places = kept
+
+    def keep_signs(self) -> None:
+        """Search with the signs of the guess where parameters of the best optimum have others.
+
+        Another optimum may fit as well with them, and more than signs may be different there: an S-shaped curve is the same
+        with its slope and its height turned around, and another level.
+        """
+        c, starts, best = self.coordinates, self.starts, self.best.solution.x
+        assert c is not None
+        crossed = self.crossed(best)
+        if not crossed.any():
+            return
+        lower = np.where(crossed & (starts.x > 0), np.maximum(starts.lower, 0.0), starts.lower)
+        upper = np.where(crossed & (starts.x < 0), np.minimum(starts.upper, 0.0), starts.upper)
+        inside = Coordinates(self.objective, lower, upper, c.largest)
+        around = starts.near(starts.x, FIRST_ROUND)
+        points = np.concatenate([starts.x[None], around, np.where(crossed, -best, best)[None]])
+        ends, n = explore(inside, np.clip(points, lower, upper), lambda *_: False)
+        self.nfev, self.njev = self.nfev + n, self.njev + n
+        kept = [e.x for e in ends if not (crossed & (e.x == 0.0)).any()]
+        if kept:
+            self.round(np.array(kept))
+
+    def crossed(self, x: np.ndarray) -> np.ndarray:
+        """Which of the unknowns (k,) are parameters with another sign than in the guess."""
+        return ~self.objective.layout.initial & (np.sign(x) == -np.sign(self.starts.x)) & (x != 0.0)
 
     def away(self, x: np.ndarray) -> float:
         """How far unknowns (k,) are from the guess, in sizes of it."""
@@ -536,6 +563,7 @@ class SeveralStarts:
         assert c is not None
         images = [p for p in places if c.gain(least, p.solution.evaluation.value) < IMAGE]  # chance decides among these
         nearest = min(images, key=lambda p: self.away(p.solution.x))
+        nearest = next((p for p in images if self.reflected(p.solution, nearest.solution)), nearest)
         places = [nearest, *(p for p in places if p is not nearest)]
         solution = nearest.solution
         optima = [Optimum(p.solution.evaluation.value, p.solution.x.copy(), len(p.starts)) for p in places]
@@ -546,7 +574,18 @@ class SeveralStarts:
         """Optima that say something else than the best, the first of all."""
         best, rest = places[0].solution, [p for p in places[1:] if not self.renamed(places[0].solution, p.solution)]
         rest = [p for p in rest if not self.alike(best, p.solution.x, 4 * SAME) and not self.mirrored(best, p.solution)]
-        return [p for p in rest if not self.aliased(best, p.solution)]
+        return [p for p in rest if not self.aliased(best, p.solution) and not self.reflected(best, p.solution)]
+
+    def reflected(self, best: Solution, other: Solution) -> bool:
+        """Whether another optimum fits exactly as well, and has more signs than the best that are not those of the guess."""
+        c = self.coordinates
+        assert c is not None
+        same = abs(c.gain(best.evaluation.value, other.evaluation.value)) < IMAGE
+        turned, further = self.crossed(best.x), self.crossed(other.x)
+        if not same or (turned & ~further).any() or not (further & ~turned).any():
+            return False
+        # Along a ridge a sign is chance.
+        return bool((further & ~turned & ~self.unseen(best).unknowns & ~self.unseen(other).unknowns).any())
 
     def aliased(self, best: Solution, other: Solution) -> bool:
         """Whether another optimum fits exactly as well since a solution without input turns more often than it is sampled.
@@ -600,7 +639,8 @@ class SeveralStarts:
     def note(self, places: list[_Place]) -> str:
         """How the starts ended."""
         if self.tried == 1:
-            return ""
+            crossed = ", ".join(np.array(self.objective.layout.names)[self.crossed(places[0].solution.x)])
+            return f"The only search ended with another sign of {crossed} than the guess." if crossed else ""
         words = f"{len(places[0].starts)} of {self.tried} starts ended here"
         if len(places) > 1:
             others = ", ".join(f"{p.solution.evaluation.value:.4g} ({len(p.starts)})" for p in places[1:4])
@@ -616,6 +656,8 @@ class SeveralStarts:
                     f" The fit is the same with {self.parameters(place.solution.x)}: one is an alias of the other, which no "
                     "record of equal intervals without input tells apart, and the guess is nearer to this one."
                 )
+            elif self.reflected(places[0].solution, place.solution) and not self.mirrored(places[0].solution, place.solution):
+                words += f" The fit is the same with {self.parameters(place.solution.x)}, which has other signs than the guess."
         return words
 
     def parameters(self, x: np.ndarray) -> str:

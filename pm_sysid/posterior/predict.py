@@ -167,7 +167,7 @@ def predict(
         )
     if isinstance(data, TimeSeries):  # simulate refuses what is no record
         check_channels("data", data, OF_FIT, source.view.op.grid.records)
-        warn_of_other_inputs(data, source.view.op.grid.records, system.inputs)
+        warn_of_other_inputs("data", data, source.view.op.grid.records, system.inputs)
     places = np.linspace(0, total - 1, min(int(draws), total)).round().astype(int)
     fixed = source.parameters(places, record, params)
     if system.driving and (every_step or isinstance(x0, str)):

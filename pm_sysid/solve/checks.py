@@ -97,25 +97,28 @@ def check_channels(which: str, record: TimeSeries, other: str, others: Sequence[
                     )
 
 
-def warn_of_other_inputs(record: TimeSeries, others: Sequence[TimeSeries], names: Sequence[str]) -> None:
-    """Warn if the inputs of ``data`` have other names than those of the fit, or move otherwise between the samples.
+def warn_of_other_inputs(
+    which: str, record: TimeSeries, others: Sequence[TimeSeries], names: Sequence[str], stacklevel: int = 3
+) -> None:
+    """Warn if the inputs of a record have other names than those of the fit, or move otherwise between the samples.
 
-    ``names`` are those of the system, which a record may have, too; nothing is known of inputs without a name.
+    ``which`` is what the record is called, and ``names`` are those of the system, which a record may have, too; nothing is
+    known of inputs without a name.
     """
     fit = others[0]
     if not fit.inputs or len(record.inputs) != len(fit.inputs):
         return
     if all(record.intersample != own.intersample for own in others):
         warnings.warn(
-            f"data has inputs that are {record.intersample!r} between the samples, and {OF_FIT.format(0)} has "
+            f"{which} has inputs that are {record.intersample!r} between the samples, and {OF_FIT.format(0)} has "
             f"{fit.intersample!r}: give TimeSeries(..., intersample={fit.intersample!r}) if they are made alike.",
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
     if not any(all(map(_alike, record.inputs, known)) for known in (names, *(own.inputs for own in others))):
         warnings.warn(
-            f"data has the inputs {record.inputs}, and {OF_FIT.format(0)} has {fit.inputs}: channels are matched by "
+            f"{which} has the inputs {record.inputs}, and {OF_FIT.format(0)} has {fit.inputs}: channels are matched by "
             "order. Name them alike if they are the same.",
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

@@ -72,8 +72,17 @@ def test_other_records_start_from_their_own_samples(filtered: sid.PEMResult) -> 
     near = filtered.simulate(other)["y"].to_numpy()
     told = filtered.simulate(other, x0=[0.5, -0.2])["y"].to_numpy()
     assert abs(told[0] - 0.5) < 1e-12 and abs(near[0] - 0.5) < 0.05
-    blind = filtered.simulate(other.replace(y=None))["y"].to_numpy()
-    assert blind[0] == 0.0
+
+
+def test_a_run_that_nothing_measured_starts_says_so(filtered: sid.PEMResult) -> None:
+    unmeasured = record(seed=3).replace(y=None)
+    with pytest.warns(UserWarning, match="all states begin at zero; give x0=") as caught:
+        run = filtered.simulate(unmeasured)
+    assert run["y"][0] == 0.0 and run.attrs["x0"] == "zero: nothing is measured" and caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="record has inputs that are .* between the samples, and record 0 of the fit") as caught:
+        filtered.predict(record=record(seed=3).replace(intersample="foh"))
+    assert caught[0].filename == __file__
+    filtered.simulate(unmeasured, x0=0.0)
 
 
 def test_one_of_several_records_is_picked_by_number() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import pm_sysid as sid
 from pm_sysid.pem.optima import SeveralStarts
+from pm_sysid.pem.starts import Starts
 from support.pem_cases import FILTER, FREE, GUESS, OSCILLATOR, TRUTH, fit, record
 
 #: A level that follows ``a**2``: two optima of the same height unless ``a`` is bounded.
@@ -221,6 +222,54 @@ def test_a_sign_that_changes_nothing_is_a_remark() -> None:
     result = sid.fit_pem(squared, data, {"c": 0.3, "k": 3.0}, predictor=FREE)
     assert result.success and "with the other sign of x0.z, x0.v" in result.message
     assert np.all(np.abs(result.x[:2] - [0.2, 4.0]) < 4.5 * result.x_stderr[:2]) and abs(abs(result.x0[0]) - 1.0) < 0.01
+
+
+#: A level seen through an S-shaped curve, which is the same with slope and height turned around, and another offset.
+CURVED = sid.System(
+    lambda t, x, u, p: u.F - p.r * x.z, states=("z",), inputs=("F",), params=("r", "a", "s", "c", "o"),
+    observe=lambda t, x, dx, u, p: p.a / (1 + pt.exp(-p.s * (x.z - p.c))) + p.o,
+)  # fmt: skip
+
+
+def test_of_two_equal_optima_that_one_is_taken_which_has_the_signs_of_the_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than signs may be different between two images, and all searches may have crossed zero."""
+    rng, truth = np.random.default_rng(0), {"r": 0.3, "a": 2.0, "s": 1.5, "c": 0.5, "o": 1.0}
+    data = sid.TimeSeries(0.1 * np.arange(400), np.repeat(rng.standard_normal(40), 10), intersample="zoh")
+    clean = sid.simulate(CURVED, data, truth, x0=0.0)["y"].to_numpy()
+    data = data.replace(y=clean + 0.05 * rng.standard_normal(400))
+    guess = {"r": 0.374, "a": 1.199, "s": 9.32, "c": 0.668, "o": 2.783}
+    alone = sid.fit_pem(CURVED, data, guess, x0=0.0, starts=1, progressbar=False)
+    assert alone.p["a"] < 0 and "The only search ended with another sign of a, s than the guess." in alone.message
+    monkeypatch.setattr(Starts, "_around", lambda _, centre, n, __: np.tile(centre, (n, 1)))
+    fit = sid.fit_pem(CURVED, data, guess, x0=0.0, progressbar=False)
+    assert fit.success and np.all(np.abs(fit.x - list(truth.values())) < 4 * fit.x_stderr), fit.message
+    assert "which has other signs than the guess" in fit.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 6, 10])
+def test_a_chance_optimum_of_a_learned_curve_is_doubted(seed: int) -> None:
+    """White innovations say nothing of other optima where hardly any drawn start ended at this one."""
+    rng, t, capacity = np.random.default_rng(seed), np.arange(0.0, 6000.0, 5.0), 9000.0
+    current = np.repeat(rng.choice([-2, 0, 1, 3, 4], 30), 40).astype(float)
+    curve = sid.Spline(np.linspace(-0.1, 1.1, 8))
+    cell = sid.System(
+        lambda t, x, u, p: (u.i, (p.R1 * u.i - x.v) / p.tau),
+        states=("q", "v"),
+        inputs=("i",),
+        params={"capacity": (), "full": (), "R": (), "R1": (), "tau": (), "w": curve.size},
+        observe=lambda t, x, dx, u, p: curve(p.full - x.q / p.capacity, p.w) - p.R * u.i - x.v,
+    )
+    s = curve.knots
+    w = 3.2 + 0.7 * s + 0.15 * np.tanh((s - 0.15) * 12) + 0.03 * np.exp(-(((s - 0.5) / 0.1) ** 2))
+    truth = {"capacity": capacity, "full": 0.95, "R": 0.03, "R1": 0.02, "tau": 60.0, "w": w}
+    data = sid.TimeSeries(t, current, inputs=("i",), intersample="zoh")
+    clean = sid.simulate(cell, data, truth, x0=0.0)["y"].to_numpy()
+    data = data.replace(y=clean + 0.002 * rng.standard_normal(t.size))
+    guess = {"capacity": 30000.0, "full": 0.9, "R": 0.05, "R1": 0.01, "tau": 30.0, "w": np.linspace(4.0, 3.0, 8)}
+    fit = sid.fit_pem(cell, data, guess, x0=0.0, progressbar=False)
+    away = {n: abs(fit.p[n] - truth[n]) / fit.stderr[n] for n in ("capacity", "full")}
+    assert not fit.success or max(away.values()) < 4, away
 
 
 def test_bounds_hold_for_every_start(monkeypatch: pytest.MonkeyPatch) -> None:
