@@ -79,7 +79,7 @@ def test_a_run_that_nothing_measured_starts_says_so(filtered: sid.PEMResult) -> 
     with pytest.warns(UserWarning, match="all states begin at zero; give x0=") as caught:
         run = filtered.simulate(unmeasured)
     assert run["y"][0] == 0.0 and run.attrs["x0"] == "zero: nothing is measured" and caught[0].filename == __file__
-    with pytest.warns(UserWarning, match="record has inputs that are .* between the samples, and record 0 of the fit") as caught:
+    with pytest.warns(UserWarning, match="record has inputs that are .* between the samples, and record 0") as caught:
         filtered.predict(record=record(seed=3).replace(intersample="foh"))
     assert caught[0].filename == __file__
     filtered.simulate(unmeasured, x0=0.0)
