@@ -366,7 +366,7 @@ class SeveralStarts:
 
     def crossed(self, x: np.ndarray) -> np.ndarray:
         """Which of the unknowns (k,) are parameters with another sign than in the guess."""
-        return ~self.objective.layout.initial & (np.sign(x) == -np.sign(self.starts.x)) & (x != 0.0)
+        return np.asarray(~self.objective.layout.initial & (np.sign(x) == -np.sign(self.starts.x)) & (x != 0.0))
 
     def away(self, x: np.ndarray) -> float:
         """How far unknowns (k,) are from the guess, in sizes of it."""
