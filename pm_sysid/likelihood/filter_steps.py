@@ -46,6 +46,8 @@ FARTHER, STEEP = 3.0, 1.0
 BEYOND = 20.0
 #: Draws that tell where a posterior is, when parameters beyond it are looked at.
 LOCATING = 400
+#: Steps over those that a search is on its way with.
+QUARTER = 4
 #: A number of steps has to do for this share of the points given.
 SHARE = 0.9
 
@@ -355,6 +357,14 @@ def twice(model: pm.Model) -> dict[str, StepChoice]:
     views = {name: filter_view(name, model) for name in filter_names(model)}
     choices = {name: view.op.grid.choice for name, view in views.items() if stands_for_error(view)}
     return {name: replace(c, substeps=2 * c.substeps, where="at the modes") for name, c in choices.items()}
+
+
+def a_quarter(model: pm.Model) -> dict[str, StepChoice]:
+    """A quarter of the steps for the filters of a model that have chosen at least four equal ones; empty if there is none."""
+    views = {name: filter_view(name, model) for name in filter_names(model)}
+    choices = {name: view.op.grid.choice for name, view in views.items() if stands_for_error(view)}
+    many = {name: c for name, c in choices.items() if c.asked == "auto" and c.substeps >= QUARTER}
+    return {name: replace(c, substeps=c.substeps // QUARTER, where="on the way to the modes") for name, c in many.items()}
 
 
 def put_steps(choices: Mapping[str, StepChoice], model: pm.Model) -> dict[str, StepChoice]:

@@ -148,13 +148,21 @@ def far_from_better(points: np.ndarray, values: np.ndarray, scale: np.ndarray) -
 
 
 def climb_all(
-    batch: Batch, starts: np.ndarray, scale: np.ndarray, peaks: list[Peak], circular: np.ndarray | bool = False
+    batch: Batch,
+    starts: np.ndarray,
+    scale: np.ndarray,
+    peaks: list[Peak],
+    circular: np.ndarray | bool = False,
+    near: Descent | None = None,
 ) -> list[Peak]:
     """Search from each start, and add the ends to the peaks that are known; best evidence first.
 
     Of coordinates that are angles (``circular``), a mode is found again in every turn: it counts once, between -pi and pi.
+    Searches that have come ``near`` to a mode already are polished alone.
     """
     ends = descend(batch, starts, scale, ROUNDS)
+    if near is not None:
+        ends = Descent(*(np.concatenate(both) for both in zip(ends, near, strict=True)))
     peaks = list(peaks)
     worth = worth_polishing(ends, [p.value for p in peaks if p.converged])
     patience = STEPS

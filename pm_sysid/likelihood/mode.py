@@ -15,8 +15,8 @@ import scipy
 from pm_sysid.arguments import flag, seed, shown, whole
 from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
-from pm_sysid.likelihood.descent import Batch, descend, units
-from pm_sysid.likelihood.filter_steps import followed, put_steps, refined, substeps_attrs, twice
+from pm_sysid.likelihood.descent import Batch, Descent, descend, units
+from pm_sysid.likelihood.filter_steps import a_quarter, followed, put_steps, refined, substeps_attrs, twice
 from pm_sysid.likelihood.filter_view import filter_names
 from pm_sysid.likelihood.global_search import (
     ROUNDS,
@@ -59,6 +59,8 @@ FEW_AGREE = 0.25
 AROUND, ROUNDS_AROUND = 0.2, 3
 #: What is said of modes whose shares depend on the number of steps.
 OTHER_SHARES = "modes hold other shares of the posterior"
+#: Fewer steps say nearly the same where the log posterior is so near, in nats and over what the way gains.
+CLOSE, CLOSE_SHARE = 1.0, 0.5
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
 JUDGED, SETTLINGS = 10, 5
 #: A draw of the Laplace approximation that would be as far from the mode with this probability is none of the posterior.
@@ -527,10 +529,35 @@ class Hunt:
                 "that can explain the record, or narrower priors."
             )
 
-    def _climb(self, batch: Batch, starts: np.ndarray) -> None:
-        self.peaks = climb_all(batch, starts, self.scale, self.peaks, self.functions.coordinates.circular)
+    def _climb(self, batch: Tracked, starts: np.ndarray) -> None:
+        rest, near = self._on_the_way(batch, starts)
+        self.peaks = climb_all(batch, rest, self.scale, self.peaks, self.functions.coordinates.circular, near)
         self.searches += len(starts)
         self._leave_out_hopeless()
+
+    def _on_the_way(self, batch: Tracked, starts: np.ndarray) -> tuple[np.ndarray, Descent | None]:
+        """Search from starts (B, d) with a quarter of the steps; those that say too little, and where the others ended.
+
+        Prior draws may need many steps, and the way to the modes few. An end counts if the log posterior there, and where the
+        search began, is nearly the same with all steps.
+        """
+        model = self.functions.model
+        coarser = a_quarter(model)
+        if not coarser:
+            return starts, None
+        fine = batch(starts)[0]
+        before = put_steps(coarser, model)
+        try:
+            coarse = batch.batch(starts)[0]
+            ends = descend(Tracked(batch.batch, batch.say, batch), starts, self.scale, ROUNDS)
+        finally:
+            put_steps(before, model)
+        values = batch(ends.x)[0]
+        with np.errstate(invalid="ignore"):
+            lower = fine - values
+            alike = (np.abs(values - ends.value) < CLOSE) & (np.abs(coarse - fine) < CLOSE + CLOSE_SHARE * lower)
+        alike &= lower > 0
+        return starts[~alike], Descent(ends.x[alike], values[alike], np.zeros(alike.sum(), dtype=bool))
 
     def _leave_out_hopeless(self) -> None:
         """Leave out maxima that hold nothing beside a peak with an edge, where there is no curvature of a maximum.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
+from inspect import getsource
 from typing import Any
 
 import numpy as np
@@ -24,11 +26,15 @@ from pm_sysid.recurrence.llvm.program import (
 )
 from pm_sysid.recurrence.op import Recurrence, interpreted
 
+#: Part of every key: loops change with what prints them.
+_TEXT = getsource(sys.modules[__name__])
 #: Particles in one vector: one register of the widest kind. With more, half of a step's values wait in memory.
 LANES = 8
 #: Particles in one block: vectors in turn, so that the square roots and divisions of one fill the waits of the others. A
 #: step with few operations waits most.
 WIDTH, SMALL_WIDTH, SMALL_STEP = 16, 32, 150
+#: Steps and samples from which on it is worth a thread to compute fewer vectors on each.
+LONG_RECORD = 1000
 #: Bytes of carries a block keeps while a derivative is pulled back: what a core's own cache holds.
 TAPE_BYTES = 2 * 2**20
 
@@ -66,8 +72,8 @@ def _check(op: Recurrence) -> str:
 """
 
 
-#: Lanes of particle data, and back (the last block repeats the last particle in the lanes that are left over); the parameters
-#: of a run, which all runs of a particle may share; and the phases of a step for all vectors of a block.
+#: Lanes of particle data, and back (lanes that are left over repeat the last particle, or are not computed); the parameters
+#: of a run, which all runs of a particle may share; and the phases of a step for the vectors of a block that hold particles.
 HELPERS = """
 def gather(lane, rows, first):
     last = rows.shape[0] - 1
@@ -76,40 +82,40 @@ def gather(lane, rows, first):
         for i in range(rows.shape[1]):
             lane[i * {L} + q] = rows[p, i]
 
-def scatter(rows, lane, first, n):
-    for q in range(min({L}, rows.shape[0] - first)):
+def scatter(rows, lane, first, live, n):
+    for q in range(live):
         for i in range(n):
             rows[first + q, i] = lane[i * {L} + q]
 
-def set_up(P, params, r, first):
+def set_up(P, params, r, first, live):
     gather(P, params[:, min(r, params.shape[1] - 1)], first)
-    for o in range(0, {L}, {V}):
+    for o in range(0, live, {V}):
         prepare(P, 0, o)
 
-def own(P, params, r, first):
+def own(P, params, r, first, live):
     if params.shape[1] > 1:
-        set_up(P, params, r, first)
+        set_up(P, params, r, first, live)
 
-def begin_run(W, P, X, O, starts, r, first):
+def begin_run(W, P, X, O, starts, r, first, live):
     gather(X, starts[:, r], first)
-    for o in range(0, {L}, {V}):
+    for o in range(0, live, {V}):
         start(W, P, X, O, 0, o)
 
-def take_substep(W, P, substeps, O, s):
-    for o in range(0, {L}, {V}):
+def take_substep(W, P, substeps, O, s, live):
+    for o in range(0, live, {V}):
         substep(W, P, substeps, O, s, o)
 
-def take_sample(W, P, samples, O, t):
-    for o in range(0, {L}, {V}):
+def take_sample(W, P, samples, O, t, live):
+    for o in range(0, live, {V}):
         sample(W, P, samples, O, t, o)
 """
 
 
 #: How the helpers that run the phases are called on the lanes of a block.
 CALLS = (
-    "own(P, params, r, first); begin_run(W, P, X, O, starts, r, first)",
-    "take_substep(W, P, substeps, O, s)",
-    "take_sample(W, P, samples, O, t)",
+    "own(P, params, r, first, live); begin_run(W, P, X, O, starts, r, first, live)",
+    "take_substep(W, P, substeps, O, s, live)",
+    "take_sample(W, P, samples, O, t, live)",
 )
 
 
@@ -120,26 +126,35 @@ def block_width(op: Recurrence) -> int:
     return SMALL_WIDTH if op.n_nodes["substep"] < SMALL_STEP else WIDTH
 
 
+#: Particles of a block: as many as it holds, or fewer vectors where threads would be idle through a long record. A particle is
+#: computed in the same way in any block.
+SIZE = """
+    size = {L}
+    if total + T > {LONG}:
+        size = min({L}, max(1, (B + threads * {V} - 1) // (threads * {V})) * {V})"""
+
+
 def value_source(op: Recurrence, width: int, lanes: int) -> str:
     """Loop of a block of particles around the phases, and the blocks."""
     (_, slots, p_slots), nc, n_out = forward_program(op, lanes=True), op.n_carry, op.n_outputs
     return f"""{HELPERS.format(L=width, V=lanes)}
-def block(b, params, starts, state, edges, counts, substeps, samples, s, r, sums, final):
-    first = b * {width}
+def block(b, size, params, starts, state, edges, counts, substeps, samples, s, r, sums, final):
+    first = b * size
+    live = min(size, params.shape[0] - first)
     K = edges.shape[0] - 1
     W, P, X, O = lanes({slots}), lanes({p_slots}), lanes(starts.shape[2]), lanes({n_out})
-    set_up(P, params, r, first)
+    set_up(P, params, r, first, live)
     if edges[0] == 0:
-        begin_run(W, P, X, O, starts, 0, first)
+        begin_run(W, P, X, O, starts, 0, first, live)
     else:
         gather(W, state[:, r], first)
     for k in range(K):
         for i in range({n_out * width}):
             O[i] = 0.0
         for t in range(edges[k], edges[k + 1]):
-            {sample_source(*CALLS, indent=12, ended=[f"scatter(final[:, r], W, first, {nc})"])}
-        scatter(sums[:, k], O, first, {n_out})
-    scatter(final[:, r], W, first, {nc})
+            {sample_source(*CALLS, indent=12, ended=[f"scatter(final[:, r], W, first, live, {nc})"])}
+        scatter(sums[:, k], O, first, live, {n_out})
+    scatter(final[:, r], W, first, live, {nc})
 
 def kernel(params, starts, state, edges, counts, substeps, samples, threads, sums, final):{_check(op)}
     for p in range(B):
@@ -149,8 +164,8 @@ def kernel(params, starts, state, edges, counts, substeps, samples, threads, sum
                     final[p, r, i] = state[p, r, i]
                 else:
                     final[p, r, i] = nan
-    n = (B + {width - 1}) // {width}
-    parallel(block, n, threads, params, starts, state, edges, counts, substeps, samples, s0, r0, sums, final)
+{SIZE.format(L=width, V=lanes, LONG=LONG_RECORD)}
+    parallel(block, (B + size - 1) // size, threads, size, params, starts, state, edges, counts, substeps, samples, s0, r0, sums, final)
 """
 
 
@@ -171,19 +186,20 @@ def recall(W, tape, row):
     for i in range({nc * width}):
         W[i] = tape[row * {nc * width} + i]
 
-def own_taped(P, params, r, first):
+def own_taped(P, params, r, first, live):
     if params.shape[1] > 1:
-        set_up(P, params, r, first)
-        for o in range(0, {width}, {lanes}):
+        set_up(P, params, r, first, live)
+        for o in range(0, live, {lanes}):
             back_prepare(P, 0, o)
 
-def give(g_params, V, r, first):
-    scatter(g_params[:, r], V[{nc * width} :], first, {n_params})
+def give(g_params, V, r, first, live):
+    scatter(g_params[:, r], V[{nc * width} :], first, live, {n_params})
     for i in range({n_params * width}):
         V[{nc * width} + i] = 0.0
 
-def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s, r, g_params, g_starts):
-    first = b * {width}
+def block(b, size, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s, r, g_params, g_starts):
+    first = b * size
+    live = min(size, params.shape[0] - first)
     K = edges.shape[0] - 1
     begin, T = edges[0], edges[K]
     n_steps = 0
@@ -200,11 +216,11 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
     heads = lanes({nc} * n_blocks)
     head_substep, head_run = integers(n_blocks), integers(n_blocks)
     tape = lanes(min(n_steps, length * (most + 1)) * {nc})
-    set_up(P, params, r, first)
-    for o in range(0, {width}, {lanes}):
+    set_up(P, params, r, first, live)
+    for o in range(0, live, {lanes}):
         back_prepare(P, 0, o)
     if begin == 0:
-        begin_run(W, P, X, O, starts, 0, first)
+        begin_run(W, P, X, O, starts, 0, first, live)
     else:
         gather(W, state[:, r], first)
     for h in range(n_blocks):
@@ -220,7 +236,7 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
         recall(W, heads, h)
         s = head_substep[h]
         r = head_run[h]
-        own(P, params, r, first)
+        own(P, params, r, first, live)
         row = 0
         head = begin + h * length
         end = min(T, head + length)
@@ -228,7 +244,7 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
             {sample_source(*CALLS, indent=12, taped=True)}
         if h == n_blocks - 1:
             gather(V, g_final[:, r], first)
-        own_taped(P, params, r, first)
+        own_taped(P, params, r, first, live)
         for t in range(end - 1, head - 1, -1):
             if t < edges[k] or k == K:
                 k -= 1
@@ -236,39 +252,39 @@ def block(b, params, starts, state, edges, counts, substeps, samples, g_sums, g_
                     k -= 1
                 gather(C, g_sums[:, k], first)
             row -= 1
-            for o in range(0, {width}, {lanes}):
+            for o in range(0, live, {lanes}):
                 back_sample(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, samples, C, G, t, o)
             for _ in range(counts[t]):
                 row -= 1
                 s -= 1
-                for o in range(0, {width}, {lanes}):
+                for o in range(0, live, {lanes}):
                     back_substep(V, tape[row * {nc * width} : (row + 1) * {nc * width}], P, substeps, C, G, s, o)
             if counts[t] < 0:
                 gather(X, starts[:, r], first)
-                for o in range(0, {width}, {lanes}):
+                for o in range(0, live, {lanes}):
                     back_start(V, W, P, X, C, G, 0, o)
-                scatter(g_starts[:, r], G, first, {n_start})
+                scatter(g_starts[:, r], G, first, live, {n_start})
                 if params.shape[1] > 1:
-                    give(g_params, V, r, first)
+                    give(g_params, V, r, first, live)
                 r -= 1
-                own_taped(P, params, r, first)
+                own_taped(P, params, r, first, live)
                 gather(V, g_final[:, r], first)
     if begin == 0:
         if n_blocks == 0:
             gather(V, g_final[:, r], first)
         gather(X, starts[:, 0], first)
-        for o in range(0, {width}, {lanes}):
+        for o in range(0, live, {lanes}):
             back_start(V, W, P, X, C, G, 0, o)
-        scatter(g_starts[:, 0], G, first, {n_start})
-    give(g_params, V, min(r, params.shape[1] - 1), first)
+        scatter(g_starts[:, 0], G, first, live, {n_start})
+    give(g_params, V, min(r, params.shape[1] - 1), first, live)
 
 def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_sums, g_final, g_params, g_starts):{_check(op)}
     if (g_sums.shape[0] != B and g_sums.shape[0] != 1) or (g_final.shape[0] != B and g_final.shape[0] != 1):
         raise ValueError(faults[6])
     if g_sums.shape[1] != K or g_sums.shape[2] != {n_out} or g_final.shape[1] != runs or g_final.shape[2] != {nc}:
         raise ValueError(faults[7])
-    n = (B + {width - 1}) // {width}
-    parallel(block, n, threads, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s0, r0, g_params,
+{SIZE.format(L=width, V=lanes, LONG=LONG_RECORD)}
+    parallel(block, (B + size - 1) // size, threads, size, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s0, r0, g_params,
              g_starts)
 """
 
@@ -317,12 +333,12 @@ def gradient_module(op: Recurrence, symbol: str) -> ir.Module:
 
 def value_symbol(op: Recurrence) -> str:
     """Symbol of a batch's kernel, loaded."""
-    return load(kernel_key(op, "batch", LANES, block_width(op)), partial(value_module, op))
+    return load(kernel_key(op, "batch", LANES, block_width(op), text=_TEXT), partial(value_module, op))
 
 
 def gradient_symbol(op: Recurrence) -> str:
     """Symbol of the kernel of a batch's reverse sweep, loaded."""
-    return load(kernel_key(op, "batch gradient", LANES, block_width(op), TAPE_BYTES), partial(gradient_module, op))
+    return load(kernel_key(op, "batch gradient", LANES, block_width(op), TAPE_BYTES, text=_TEXT), partial(gradient_module, op))
 
 
 @lru_cache(maxsize=KERNELS)

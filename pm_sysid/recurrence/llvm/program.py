@@ -112,9 +112,9 @@ def reverse_program(op: Recurrence, lanes: bool = False) -> Program:
     return Program(phases, slots, p_slots)
 
 
-def kernel_key(op: Recurrence, kind: str, *sizes: int) -> str:
-    """Name of a kernel: equal for equal steps, in every process."""
-    return sha256(f"{VERSION} {kind} {sizes} {_printed(op)}".encode()).hexdigest()[:40]
+def kernel_key(op: Recurrence, kind: str, *sizes: int, text: str = "") -> str:
+    """Name of a kernel: equal for equal steps and an equal text of what prints the loop, in every process."""
+    return sha256(f"{VERSION} {text} {kind} {sizes} {_printed(op)}".encode()).hexdigest()[:40]
 
 
 @lru_cache(maxsize=KERNELS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache, partial
+from inspect import getsource
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,9 @@ from pm_sysid.recurrence.llvm.program import (
     sample_source,
 )
 from pm_sysid.recurrence.op import TAPE_BYTES, Recurrence, RecurrenceGradient, interpreted
+
+#: Part of every key: loops change with what prints them.
+_TEXT = getsource(sys.modules[__name__])
 
 
 def _check(op: Recurrence) -> str:
@@ -202,12 +207,12 @@ def gradient_module(op: Recurrence, symbol: str) -> ir.Module:
 
 def value_symbol(op: Recurrence) -> str:
     """Symbol of a recurrence's kernel, loaded."""
-    return load(kernel_key(op, "value"), partial(value_module, op))
+    return load(kernel_key(op, "value", text=_TEXT), partial(value_module, op))
 
 
 def gradient_symbol(op: Recurrence) -> str:
     """Symbol of the reverse sweep's kernel, loaded."""
-    return load(kernel_key(op, "gradient", TAPE_BYTES), partial(gradient_module, op))
+    return load(kernel_key(op, "gradient", TAPE_BYTES, text=_TEXT), partial(gradient_module, op))
 
 
 @lru_cache(maxsize=KERNELS)

@@ -159,3 +159,4 @@ def test_keys_tell_steps_and_kinds_apart() -> None:
     assert len(set(keys)) == 6
     assert kernel_key(linear(3), "value") == kernel_key(linear(3), "value")
     assert kernel_key(case.op, "gradient", 1) != kernel_key(case.op, "gradient", 2)
+    assert kernel_key(case.op, "gradient", text="one loop") != kernel_key(case.op, "gradient", text="another")
