@@ -28,9 +28,9 @@ from pm_sysid.inference.linearised import Linearised
 from pm_sysid.inference.ruled_out import allow_for_integration
 from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
-from pm_sysid.likelihood.filter_steps import settle_substeps, substeps_attrs
+from pm_sysid.likelihood.filter_steps import enough_around, put_steps, settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
-from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, Mode, find_mode
+from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, LocalMode, Mode, farthest, find_mode, laplace_draws
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.likelihood.target import Target
@@ -42,6 +42,7 @@ from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
 from pm_sysid.sampling.smc.stages import doubt_evidence, final, log_evidence, stages
 from pm_sysid.sampling.smc.weighed import KnownModes, weighed
+from pm_sysid.solve.substeps import StepChoice
 
 _log = logging.getLogger("pm_sysid")
 
@@ -204,6 +205,7 @@ class _Run:
         self.agreed = 0, 0
         self.linearised = dict[str, Linearised]()
         self.remarks = list[str]()
+        self.more_steps = dict[str, StepChoice]()
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
@@ -288,6 +290,26 @@ class _Run:
             self.say(f"{name!r} takes {now.substeps} steps{follows}, {instead}, judged {where}")
         return bool(others)
 
+    def _fewer_steps(self) -> None:
+        """Let filters that took many steps for the sake of prior draws take what does around the modes.
+
+        What lies beyond is judged on the draws.
+        """
+        mode = self._found()
+        functions, points = PosteriorFunctions(self.model), list[np.ndarray]()
+        known: list[Mode | LocalMode] = [mode]
+        known += [m for m, share in zip(mode.modes, mode.shares, strict=True) if share > SECOND_MODE]
+        for m in known:
+            if m.covariance is None or not _has_root(m.covariance):
+                return
+            cloud = laplace_draws(m.point, m.covariance)
+            points += [m.point, *cloud[functions.values(cloud) >= m.logp - farthest(m.point.size)]]
+        fewer = enough_around([functions.free(point) for point in points], self.model)
+        before = put_steps(fewer, self.model)
+        self.more_steps |= {name: choice for name, choice in before.items() if name not in self.more_steps}
+        for name, choice in fewer.items():
+            self.say(f"{name!r} takes {choice.substeps} steps instead of {before[name].substeps}, which do around the modes")
+
     def choice(self) -> Method:
         """Independent proposals or NUTS where there is one clear maximum and nothing cuts the space."""
         try:
@@ -328,6 +350,11 @@ class _Run:
         """
         samplers: dict[Method, Callable[[], xr.DataTree]] = {"nuts": self._nuts, "ibis": self._ibis}
         sampler = samplers.get(method, partial(self._independent, stops))
+        if method == "ibis":  # it begins at the prior
+            put_steps(self.more_steps, self.model)
+            self.more_steps = {}
+        else:
+            self._fewer_steps()
         idata = sampler()
         for again in range(AGAIN + 1):
             if not self._more_steps(idata, "on the posterior"):

@@ -31,7 +31,7 @@ from pm_sysid.solve.filter_substeps import (
     following_steps,
     on_grids,
 )
-from pm_sysid.solve.substeps import LIMIT, MOST, StepChoice, in_words, settled_substeps, warn
+from pm_sysid.solve.substeps import LIMIT, MOST, StepChoice, in_words, searched_substeps, settled_substeps, warn
 
 #: Samples, summed over the points, for which a log-likelihood is computed: fewer points for long records, but at least one.
 MOST_EVALUATED = 400_000
@@ -365,6 +365,28 @@ def a_quarter(model: pm.Model) -> dict[str, StepChoice]:
     choices = {name: view.op.grid.choice for name, view in views.items() if stands_for_error(view)}
     many = {name: c for name, c in choices.items() if c.asked == "auto" and c.substeps >= QUARTER}
     return {name: replace(c, substeps=c.substeps // QUARTER, where="on the way to the modes") for name, c in many.items()}
+
+
+class _Around(LogLikelihoodCriterion):
+    """Log-likelihoods around modes, from which nothing of the tolerance is to be taken."""
+
+    tolerance = LOGLIK_TOLERANCE / 4
+
+
+def enough_around(points: Sequence[Mapping[str, Any]], model: pm.Model) -> dict[str, StepChoice]:
+    """The steps that do at points around modes, for filters that took many more by the prior; empty if there is none.
+
+    The tolerance is a quarter of that at other places, and every point counts: what lies farther out is judged afterwards.
+    """
+    found, free = {}, [_point(p, model) for p in points]
+    for name in a_quarter(model):
+        view = filter_view(name, model)
+        now, y, at = view.op.grid.choice, view.measured(), unknowns_at(view, free)
+        criterion = _Around(view.problem, _records(view), at, [y] * len(at), "around the modes", 1.0)
+        substeps, error = searched_substeps(criterion)
+        if substeps is not None and substeps < now.substeps:
+            found[name] = replace(now, substeps=substeps, where=criterion.where, error=error, settled=True)
+    return found
 
 
 def put_steps(choices: Mapping[str, StepChoice], model: pm.Model) -> dict[str, StepChoice]:

@@ -34,7 +34,7 @@ from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import possible_draws
 from pm_sysid.notebook import html_line, html_table
 from pm_sysid.progress import progress_bar
-from pm_sysid.solve.substeps import MOST, warn
+from pm_sysid.solve.substeps import MOST, StepChoice, warn
 from pm_sysid.symbolic.names import entry
 
 _log = logging.getLogger("pm_sysid")
@@ -55,6 +55,8 @@ IMPOSSIBLE, COMPARED = 32.0, 200
 ELSEWHERE, FROM, FOLLOWINGS, GAIN = 24, 3, 30, 0.1
 #: Where no more than this share of the searches agree, there may be modes that none has found.
 FEW_AGREE = 0.25
+#: Where this share of them do, and the others end where nothing of the posterior is, there are no further ones.
+NEARLY_ALL = 0.75
 #: Further searches begin around the best then, by this many standard deviations of the prior, and again around a better one.
 AROUND, ROUNDS_AROUND = 0.2, 3
 #: What is said of modes whose shares depend on the number of steps.
@@ -333,6 +335,19 @@ def usual_draws(functions: PosteriorFunctions) -> int:
     return int(np.clip(CHEAP // max(functions.observed, 1), PRIOR_DRAWS, MORE_DRAWS))
 
 
+def laplace_draws(point: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """A few draws (JUDGED, d) of the Laplace approximation at a mode."""
+    sd = np.sqrt(np.diag(covariance))
+    unit = units(sd, sd)
+    shape = covariance / np.outer(unit, unit)
+    return np.asarray(unit * np.random.default_rng(0).multivariate_normal(point / unit, shape, JUDGED))
+
+
+def farthest(unknowns: int) -> float:
+    """By how much the log posterior of a draw may be lower than at the mode."""
+    return float(scipy.stats.chi2.isf(UNLIKELY, unknowns) / 2)
+
+
 def best_peak(functions: PosteriorFunctions, draws: np.ndarray, starts: int) -> Peak:
     """The best mode of a model with its present data, found from prior draws (n, d), with the steps that its filters have.
 
@@ -378,7 +393,7 @@ class Hunt:
         taken += [i for i, _ in zip(order, range(starts - 1 if len(draws) else 0), strict=False)]
         picked = [i for i in taken if np.isfinite(values[i])]
         self._climb(batch, points[picked])
-        if (len(self.peaks) <= 1 and self._most_agree()) or not len(draws):
+        if (len(self.peaks) <= 1 and self._most_agree()) or self._nearly_all_agree() or not len(draws):
             return
         more = [i for i, _ in zip(distinct(points, values, self.scale, taken), range(starts), strict=False)]
         if more:
@@ -400,6 +415,15 @@ class Hunt:
         """Whether many of the searches have ended at peaks that hold a part of the posterior."""
         least = ranked(self.peaks)[0].log_evidence + np.log(SECOND_MODE) if self.peaks else np.nan
         return sum(p.searches for p in self.peaks if not p.log_evidence < least) > FEW_AGREE * self.searches
+
+    def _nearly_all_agree(self) -> bool:
+        """Whether hardly a search has ended elsewhere than at the best peak, and none where anything of the posterior is."""
+        if not self.peaks:
+            return False
+        first, *others = ranked(self.peaks)
+        if not first.converged or first.searches < NEARLY_ALL * self.searches:
+            return False
+        return all(p.converged and p.value > first.value + hopeless(first.point.size) for p in others)
 
     def look_elsewhere(self, draws: np.ndarray) -> None:
         """Search from prior draws (n, d) with steps that follow their own solutions, if the steps of filters follow one.
@@ -446,10 +470,7 @@ class Hunt:
                 return
             best = ranked(self.peaks)[0]
             if best.converged:
-                sd = np.sqrt(np.diag(best.covariance))
-                unit = units(sd, sd)
-                shape = best.covariance / np.outer(unit, unit)
-                cloud = unit * np.random.default_rng(0).multivariate_normal(best.point / unit, shape, JUDGED)
+                cloud = laplace_draws(best.point, best.covariance)
                 where, at = "at the mode", [best.point, *cloud[self._allowed(cloud, best)]]
             else:
                 where, at = "where the search ended", [min(self.peaks, key=lambda p: p.value).point]
@@ -472,8 +493,7 @@ class Hunt:
                 value = np.minimum(value, function(cloud)[0])
             finally:
                 put_steps(before, model)
-        most = best.value + scipy.stats.chi2.isf(UNLIKELY, cloud.shape[1]) / 2
-        allowed: np.ndarray = value <= most
+        allowed: np.ndarray = value <= best.value + farthest(cloud.shape[1])
         return allowed
 
     def settle_shares(self, starts: int, tempering: bool) -> None:
@@ -482,7 +502,7 @@ class Hunt:
         Steps that do for the best mode may rule out another: an alias of an oscillation needs steps for its own frequency.
         """
         model, more = self.functions.model, False
-        while sum(p.converged for p in self.peaks) > 1 and (finer := twice(model)):
+        while sum(p.converged for p in self.peaks) > 1 and (finer := twice(model)) and self._shares_may_change(finer):
             coarse, tracked = self.peaks, self.tracked
             before = put_steps(finer, model)
             try:
@@ -508,6 +528,21 @@ class Hunt:
             break
         if more:
             self.settle()
+
+    def _shares_may_change(self, finer: Mapping[str, StepChoice]) -> bool:
+        """Whether a mode beside the best one holds something, or its place is another one for finer steps."""
+        first, *others = ranked(self.peaks)
+        model, points = self.functions.model, np.array([p.point for p in (first, *others)])
+        before = put_steps(finer, model)
+        try:
+            now = -self.functions.values(points)
+        finally:
+            put_steps(before, model)
+        behind = np.array([p.value - first.value for p in others])
+        still = now[1:] - now[0]
+        with np.errstate(invalid="ignore"):
+            nothing = (np.minimum(behind, still) > hopeless(first.point.size)) & (np.abs(still - behind) < CLOSE_SHARE * behind)
+        return not nothing.all()
 
     def _climb_again(self, best: np.ndarray) -> None:
         """Climb to every peak once more, since the steps of filters are others."""

@@ -165,7 +165,8 @@ def kernel(params, starts, state, edges, counts, substeps, samples, threads, sum
                 else:
                     final[p, r, i] = nan
 {SIZE.format(L=width, V=lanes, LONG=LONG_RECORD)}
-    parallel(block, (B + size - 1) // size, threads, size, params, starts, state, edges, counts, substeps, samples, s0, r0, sums, final)
+    n = (B + size - 1) // size
+    parallel(block, n, threads, size, params, starts, state, edges, counts, substeps, samples, s0, r0, sums, final)
 """
 
 
@@ -284,8 +285,9 @@ def kernel(params, starts, state, edges, counts, substeps, samples, threads, g_s
     if g_sums.shape[1] != K or g_sums.shape[2] != {n_out} or g_final.shape[1] != runs or g_final.shape[2] != {nc}:
         raise ValueError(faults[7])
 {SIZE.format(L=width, V=lanes, LONG=LONG_RECORD)}
-    parallel(block, (B + size - 1) // size, threads, size, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s0, r0, g_params,
-             g_starts)
+    n = (B + size - 1) // size
+    parallel(block, n, threads, size, params, starts, state, edges, counts, substeps, samples, g_sums, g_final, s0, r0,
+             g_params, g_starts)
 """
 
 
