@@ -7,8 +7,9 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from pm_sysid.pem.filters import KalmanFilter
-from pm_sysid.pem.left_over import left_over
+from pm_sysid.pem.left_over import left_over, own_errors
 from pm_sysid.pem.objective import Evaluation, Objective
+from pm_sysid.pem.one_more import Directions
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.step_error import newton_step
 from pm_sysid.records.timeseries import InterSample
@@ -26,7 +27,7 @@ STEPS, HALVINGS = 3, 4
 class Between(NamedTuple):
     """Another behaviour of the inputs between samples: by how much it is more likely, and which unknown it moves most.
 
-    ``white``: whether its innovations may be white.
+    ``clear``: whether its innovations may be white, or that they are correlated does not matter.
     """
 
     intersample: InterSample
@@ -34,7 +35,7 @@ class Between(NamedTuple):
     unknown: int
     moved: float
     step: np.ndarray
-    white: bool = True
+    clear: bool = True
 
     @property
     def preferred(self) -> bool:
@@ -47,7 +48,9 @@ class Between(NamedTuple):
         return self.moved > COUNTS or (self.gain > RATHER and self.moved > 1.0)
 
 
-def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> Between | None:
+def other_between(
+    target: Objective, x: np.ndarray, stderr: np.ndarray, lower: np.ndarray, upper: np.ndarray, directions: Directions
+) -> Between | None:
     """What counts most of the behaviours of inputs between samples that a fit was not told; None if none does.
 
     Half a sample of delay, which tells an input that is held from one that is not, and the gain that straight lines lose at
@@ -61,6 +64,8 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray, lower: n
         The optimum and its standard errors.
     lower, upper : ndarray, shape (k,)
         Bounds.
+    directions : Directions
+        Of the innovations there.
 
     Returns
     -------
@@ -79,20 +84,23 @@ def other_between(target: Objective, x: np.ndarray, stderr: np.ndarray, lower: n
     others: list[InterSample] = [how for how in get_args(InterSample) if how not in declared]
     for intersample in others:
         other = type(target)(filter.with_inputs(intersample), target.layout)
-        there = _optimum(other, x, free, lower, upper)
+        there = optimum_near(other, x, free, lower, upper)
         if there is None:
             continue
         moved = np.abs(there[0] - x)[told] / stderr[told]
         gain = c.gain(there[1].value, at.value)
         if moved.max() > MOVED and gain > POSSIBLE:
-            white = not left_over(other, there[0], lower, upper).coloured
+            clear = not left_over(other, there[0], lower, upper).coloured
+            if not clear:  # likelihoods of correlated innovations differ by too much
+                left = own_errors(other, there[0], lower, upper)[1][target.measured]
+                clear = bool(gain > MORE_LIKELY * directions.correlated(left))
             found.append(
-                Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max()), there[0] - x, white)
+                Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max()), there[0] - x, clear)
             )
     return max(found, key=lambda b: (b.preferred, b.gain if b.preferred else b.moved), default=None)
 
 
-def _optimum(
+def optimum_near(
     other: Objective, x: np.ndarray, free: np.ndarray, lower: np.ndarray, upper: np.ndarray
 ) -> tuple[np.ndarray, Evaluation] | None:
     """Where a few steps from ``x`` lead, within bounds; None where the objective has no value."""

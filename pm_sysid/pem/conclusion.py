@@ -10,6 +10,7 @@ import scipy
 
 from pm_sysid.pem.between_samples import other_between
 from pm_sysid.pem.coloured_noise import ALLOWED, DOUBTFUL, MISLED, PUSHED, allowing_for, coloured, runs_freely
+from pm_sysid.pem.dead_time import dead_time
 from pm_sysid.pem.disturbed import gain_by_process_noise
 from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
 from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
@@ -37,7 +38,7 @@ WRONG = 1.0
 #: Standard errors by which what is predicted of samples at a limit lies beyond it.
 BEYOND = 3.0
 #: Logarithm of how much more likely a cause must make the record for standard errors to contain it, where it may be chance.
-LIKELY = 8.0
+LIKELY = 6.0
 #: Chance below which innovations follow an input beyond doubt.
 MISSES = 1e-4
 #: With fewer measurements than this beyond the unknowns, errors are not normal by far.
@@ -124,14 +125,19 @@ class Conclusion:
     def look_beyond(self) -> None:
         """Whether the record shows what no unknown stands for. Errors of the integration, which look the same, come before."""
         rest = self._rest
-        if rest is None or rest.noiseless or not self.success:
+        if rest is None or rest.noiseless or not (self.success or rest.coloured):
             return
         directions = Directions(self.target, self.errors, self._samples)
+        if not self.success:  # for another reason, of which this may be the cause
+            if late := self._of_dead_time(directions):
+                self._words.append(f"{late.words} {late.remedy}")
+            return
         self._of_limits(directions)
-        inputs = self._of_inputs(rest)
+        inputs = self._of_inputs(rest, directions)
         sensors = self._of_sensors(rest, directions)
         dynamics = self._of_dynamics(rest, directions)
-        lacking = sorted(filter(None, (inputs, sensors, dynamics)), key=lambda each: each.gain, reverse=True)
+        late = self._of_dead_time(directions)
+        lacking = sorted(filter(None, (inputs, sensors, dynamics, late)), key=lambda each: each.gain, reverse=True)
         if lacking:
             self._of_what_lacks(lacking, inputs, rest)
         self._of_missed_effects()
@@ -430,9 +436,10 @@ class Conclusion:
                 self._fails(f"Without the samples at a limit, {name} would move by {moved}.")
                 return
 
-    def _of_inputs(self, rest: LeftOver) -> Lacking | None:
+    def _of_inputs(self, rest: LeftOver, directions: Directions) -> Lacking | None:
         """Whether inputs that move in another way between the samples explain the record better, or as well."""
-        other = other_between(self.target, self.x, self.errors, self.unknowns.lower, self.unknowns.upper)
+        bounds = self.unknowns.lower, self.unknowns.upper
+        other = other_between(self.target, self.x, self.errors, *bounds, directions)
         if other is None:
             return None
         names = " and ".join(self.target.filter.records[0].inputs)
@@ -442,7 +449,7 @@ class Conclusion:
         if other.preferred:
             words = f"{as_told} explains the record better than {own!r}, e^{other.gain:.3g} times as likely; {moves}."
             remedy = "Give the one that is true, or a higher sampling rate."
-            counts = other.white or not rest.coloured  # likelihoods of correlated innovations differ by too much
+            counts = other.clear or not rest.coloured
             return Lacking(other.gain, words, remedy, counts and other.moved > WRONG, other.step, counts)
         if other.counts:
             self._words.append(
@@ -450,6 +457,21 @@ class Conclusion:
                 f"the standard errors hold given {own!r}."
             )
         return None
+
+    def _of_dead_time(self, directions: Directions) -> Lacking | None:
+        """Whether inputs that act later or earlier explain the record better."""
+        late = dead_time(self.target, self.x, self.errors, self.unknowns.lower, self.unknowns.upper, directions)
+        if late is None:
+            return None
+        n, inputs = abs(late.samples), self.target.filter.records[0].inputs
+        named, acts = " and ".join(inputs), "act" if len(inputs) > 1 else "acts"
+        when = f"{n} sample{'s' if n > 1 else ''} ({abs(late.seconds):.3g} s) {'later' if late.samples > 0 else 'earlier'}"
+        words = (
+            f"The record is better explained if {named} {acts} {when} than it has that, e^{late.gain:.3g} times as likely; "
+            f"{self.unknowns.layout.names[late.unknown]} then moves by {late.moved:.2g} standard errors."
+        )
+        remedy = "Shift the input in the record by a dead time, or correct its times."
+        return Lacking(late.gain, words, remedy, late.moved > WRONG, late.step, True)
 
     def _of_sensors(self, rest: LeftOver, directions: Directions) -> Lacking | None:
         """Whether an offset, a drift or a delay of a sensor, which no unknown stands for, explains the record better."""

@@ -216,6 +216,17 @@ class KalmanFilter(Filter):
         other.arrays = other._arrays()
         return other
 
+    def with_later_inputs(self, samples: int) -> KalmanFilter:
+        """The same predictor on records whose inputs act later by so many samples, or earlier; they were, or stay, constant."""
+        other = copy(self)
+        other.records = []
+        for r in self.records:
+            places = np.clip(np.arange(len(r)) - samples, 0, len(r) - 1)
+            later = r.input_matrix[places]
+            other.records.append(r.replace(u=later[:, 0] if r.u is not None and r.u.ndim == 1 else later))
+        other.arrays = other._arrays()
+        return other
+
     def with_outputs(self, y: np.ndarray) -> KalmanFilter:
         """The same predictor on other measurements (T, n_y), in place of those there were."""
         other, samples = copy(self), self.arrays.samples.copy()

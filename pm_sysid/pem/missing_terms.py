@@ -34,6 +34,8 @@ FEWEST, MOST_STATES = 40, 4
 OF_ONE_SIZE = 10.0
 #: A sign is a tanh of the quantity over this share of its root mean square.
 SHARP = 0.05
+#: Half widths of dead zones that are looked at, over the root mean square of an input.
+ZONES = (0.15, 0.3, 0.6, 1.0)
 #: Factors of terms are moved by this share of the typical rate of change.
 SMALL = 1e-4
 
@@ -41,13 +43,22 @@ SMALL = 1e-4
 class Term(NamedTuple):
     """A term in the rate of change of a state: in words, its function of what moves, and its powers of that.
 
-    The function is of the states and inputs, and of the smallest values of them that have a sign.
+    The function is of the states and inputs, and of the smallest values of them that have a sign. An input ``bent`` at a value
+    has that value, over the root mean square of the input, in its words.
     """
 
     state: int
     words: str
     function: Callable[[Sequence[Any], Sequence[Any]], Any]
     powers: dict[int, int]
+    bent: float | None = None
+
+    def named(self, size: np.ndarray) -> str:
+        """Its words, with the value where it is bent."""
+        if not self.bent:
+            return self.words
+        (j,) = self.powers
+        return self.words.format(f"{self.bent * size[j]:.2g}")
 
     def unit(self, size: np.ndarray) -> float:
         """Its size where states and inputs are as large as ``size``."""
@@ -110,7 +121,7 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     by_term = (down - up) / (2 * small[:, None])
 
     found, gains = list[tuple[Candidate, OneMore, bool]](), np.zeros(len(terms))
-    for candidate in [*_each(terms), *_differences(terms, size)]:
+    for candidate in [*_each(terms, size), *_differences(terms, size)]:
         with np.errstate(invalid="ignore"):
             direction = candidate.factors @ by_term[candidate.rows]
         seen = directions.along(direction, PERHAPS) if np.isfinite(direction).all() and direction.any() else None
@@ -137,8 +148,11 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
                 break
     else:
         return None
-    alike = [other.words for other, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
-    also = f" (or one with {' or '.join(alike)})" if alike else ""
+    alike = [other for other, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
+    # Of dead zones of one input the best one is named.
+    kinds = {each.kind(terms): each.words for each in reversed([chosen, *alike])}
+    kinds.pop(chosen.kind(terms))
+    also = f" (or one with {' or '.join(reversed(kinds.values()))})" if kinds else ""
     factors, state = f"{best.size:.3g} ± {best.error:.1g}", system.states[terms[chosen.rows[0]].state]
     return Missing(f"a term ({factors}) {chosen.words}{also} in the rate of change of {state}", best, sure)
 
@@ -161,8 +175,13 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], states: int)
         yield Term(state, f"{name}^2", lambda z, s, j=j: z[j] ** 2, {j: 2})  # type: ignore[misc]
         yield Term(state, f"{name} |{name}|", lambda z, s, j=j: z[j] * abs(z[j]), {j: 2})  # type: ignore[misc]
         yield Term(state, f"{name}^3", lambda z, s, j=j: z[j] ** 3, {j: 3})  # type: ignore[misc]
-        if j < states:
-            yield Term(state, f"sign({name})", lambda z, s, j=j: pt.tanh(z[j] / s[j]), {})  # type: ignore[misc]
+        yield Term(state, f"sign({name})", lambda z, s, j=j: pt.tanh(z[j] / s[j]), {})  # type: ignore[misc]
+        if j >= states:
+            # What an actuator does to its input: other gains to both sides, or nothing (little, or more) within a dead zone.
+            yield Term(state, f"max({name}, 0)", lambda z, s, j=j: pt.maximum(z[j], 0.0), {j: 1}, 0.0)  # type: ignore[misc]
+            for part in ZONES:
+                words = f"clip({name}, -{{0}}, {{0}}), as of a dead zone"
+                yield Term(state, words, lambda z, s, j=j, k=part / SHARP: pt.clip(z[j], -k * s[j], k * s[j]), {j: 1}, part)  # type: ignore[misc]
     for i, j in combinations([j for j in moving if j < states], 2):
         for a, b in ((1, 1), (2, 1), (1, 2)):
             words = " ".join(f"{names[k]}^{power}" if power > 1 else names[k] for k, power in ((i, a), (j, b)))
@@ -176,11 +195,15 @@ class Candidate(NamedTuple):
     rows: list[int]
     factors: np.ndarray
 
+    def kind(self, terms: Sequence[Term]) -> str:
+        """What those have in common that are bent at other values."""
+        return terms[self.rows[0]].words if len(self.rows) == 1 else self.words
 
-def _each(terms: Sequence[Term]) -> Iterator[Candidate]:
+
+def _each(terms: Sequence[Term], size: np.ndarray) -> Iterator[Candidate]:
     """Each term by itself."""
     for k, term in enumerate(terms):
-        yield Candidate(term.words, [k], np.ones(1))
+        yield Candidate(term.named(size), [k], np.ones(1))
 
 
 def _differences(terms: Sequence[Term], size: np.ndarray) -> Iterator[Candidate]:
@@ -188,7 +211,7 @@ def _differences(terms: Sequence[Term], size: np.ndarray) -> Iterator[Candidate]
 
     Only of such as are of one size (n,): a difference of others is the larger one.
     """
-    linear = [(k, term) for k, term in enumerate(terms) if list(term.powers.values()) == [1]]
+    linear = [(k, term) for k, term in enumerate(terms) if list(term.powers.values()) == [1] and term.bent is None]
     for (a, first), (b, second) in combinations(linear, 2):
         (i,), (j,) = first.powers, second.powers
         if first.state == second.state and max(size[i], size[j]) < OF_ONE_SIZE * min(size[i], size[j]):

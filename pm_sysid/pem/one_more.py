@@ -121,8 +121,8 @@ class Directions:
         variance = max(float(together @ together), length * float(noise @ noise) / freedom)
         if abs(size) * length <= least * np.sqrt(variance):
             return None
-        correlated = self._correlated(noise)
-        error = float(np.sqrt(variance * max(correlated, self._correlated(rest * noise)))) / length
+        correlated = self.correlated(noise)
+        error = float(np.sqrt(variance * max(correlated, self.correlated(rest * noise)))) / length
         step = np.zeros(self.stderr.size)
         step[self.free] = size * own / self.scale
         moved = np.abs(step[self.free]) / self.stderr[self.free]
@@ -137,7 +137,7 @@ class Directions:
         step = np.linalg.lstsq(kept, self.e[~left_out], rcond=1e-10)[0]
         there = self.e - self.slope @ step
         # Estimates by a part of the values scatter about those by all with the difference of the two variances.
-        noise = float(np.mean(there[~left_out] ** 2)) * max(self._correlated(np.where(left_out, 0.0, there)), 1.0)
+        noise = float(np.mean(there[~left_out] ** 2)) * max(self.correlated(np.where(left_out, 0.0, there)), 1.0)
         of_kept, of_all = (noise * np.diag(np.linalg.pinv(s.T @ s)) for s in (kept, self.slope))
         chance = np.sqrt(np.maximum(of_kept - of_all, 0.0))
         stderr = np.maximum(self.stderr[self.free] * self.scale, np.sqrt(of_kept))
@@ -145,7 +145,7 @@ class Directions:
         most = int(np.argmax(moved))
         return Without(int(self.free[most]), float(moved[most]), there)
 
-    def _correlated(self, e: np.ndarray) -> float:
+    def correlated(self, e: np.ndarray) -> float:
         """By how much squared errors of sums are larger than those of white noise, in the output where most; or one."""
         found = [long_run(correlation(one, one, range(1, lags + 1))[0]) for one, lags in self._series(e)]
         return float(np.max([1.0, *found]))

@@ -9,6 +9,8 @@ import pytest
 
 import pm_sysid as sid
 from pm_sysid.pem.between_samples import Between, other_between
+from pm_sysid.pem.one_more import Directions
+from pm_sysid.pem.uneven_noise import samples
 
 TRUTH = {"m": 1.0, "c": 0.3, "k": 2.0, "k3": 1.0}
 GUESS = {"m": 1.2, "c": 0.2, "k": 3.0, "k3": 0.5}
@@ -32,7 +34,8 @@ def fit(data: sid.TimeSeries, told: Any, **options: Any) -> sid.PEMResult:
 
 def between(found: sid.PEMResult) -> Between | None:
     unknowns = found.setup.unknowns
-    return other_between(found.target, found.x, found.x_stderr, unknowns.lower, unknowns.upper)
+    directions = Directions(found.target, found.x_stderr, samples(found.target, found.x))
+    return other_between(found.target, found.x, found.x_stderr, unknowns.lower, unknowns.upper, directions)
 
 
 def off(found: sid.PEMResult) -> float:
@@ -95,15 +98,24 @@ def test_fine_samples_and_records_without_an_input_say_nothing() -> None:
     assert between(found) is None
 
 
-def test_coloured_innovations_do_not_make_a_preference_a_verdict() -> None:
-    """What is missing may suit another behaviour by chance: it is said, and the fit stays what it was."""
-    data = record(5, "bl")
-    rng, e = np.random.default_rng(5), np.zeros(len(data))
+def with_correlated_noise(seed: int, noise: float) -> sid.TimeSeries:
+    data = record(seed, "bl")
+    rng, e = np.random.default_rng(seed), np.zeros(len(data))
     for i in range(1, e.size):
         e[i] = 0.9 * e[i - 1] + rng.standard_normal()
-    coloured = data.replace(y=data.output_matrix[:, 0] + 0.05 * data.output_matrix.std() * e / e.std())
-    found = fit(coloured, "zoh")
-    assert "not white" in found.message
-    assert "between the samples" in found.message
-    assert "So may a term that is missing" in found.message
-    assert found.success
+    return data.replace(y=data.output_matrix[:, 0] + noise * data.output_matrix.std() * e / e.std())
+
+
+def test_coloured_innovations_make_a_preference_a_verdict_only_if_it_is_strong() -> None:
+    """Likelihoods of correlated noise differ by much by chance: a weak preference is said, and the fit stays what it was."""
+    clear = fit(with_correlated_noise(5, 0.05), "zoh")
+    assert "not white" in clear.message and not clear.success
+    assert "intersample='bl' explains the record better" in clear.message
+    loud = fit(with_correlated_noise(5, 0.3), "zoh")
+    assert "not white" in loud.message and loud.success
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_correlated_noise_is_no_reason_to_doubt_what_was_told_rightly(seed: int) -> None:
+    right = fit(with_correlated_noise(seed, 0.05), "bl")
+    assert right.success and "explains the record better" not in right.message

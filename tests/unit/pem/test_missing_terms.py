@@ -172,3 +172,44 @@ def test_inputs_beside_parameters_of_each_record() -> None:
         records.append(data.replace(y=y + 0.02 * y.std() * np.random.default_rng(seed).standard_normal(T.size)))
     found = sid.fit_pem(oscillator(), records, {"c": 0.4, "k": [5.0, 5.0]}, progressbar=False)
     assert ") F^2 in the rate of change of v" in found.message
+
+
+def actuated(seed: int, noise: float, zone: float, n: int = 300) -> sid.TimeSeries:
+    """A first-order lag behind an actuator with a dead zone; the record has the input before it."""
+    rng, t = np.random.default_rng(seed), 0.1 * np.arange(n)
+    k = np.arange(1, 41)
+    force = 0.15 * np.cos(2 * np.pi * np.outer(t, k) / t[-1] + 2 * np.pi * rng.random(40)).sum(axis=1)
+    data = sid.TimeSeries(t, np.sign(force) * np.maximum(np.abs(force) - zone, 0.0), intersample="zoh")
+    y = sid.simulate(LAG, data, {"a": 1.0, "b": 2.0}, x0=0.0)["y"].to_numpy()
+    return data.replace(u=force, y=y + noise * rng.standard_normal(n))
+
+
+LAG = sid.System(
+    lambda t, x, u, p: p.b * u.u - p.a * x.x,
+    states=("x",),
+    inputs=("u",),
+    params=("a", "b"),
+    observe=lambda t, x, dx, u, p: x.x,
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_dead_zone_of_an_actuator_is_seen_beside_a_gain_that_has_taken_a_part_of_it(seed: int) -> None:
+    """The gain is 9 or more standard errors off, and nothing but the dead zone says so."""
+    found = sid.fit_pem(LAG, actuated(seed, 0.02, 0.2), {"a": 0.7, "b": 1.0}, progressbar=False)
+    assert abs(found.p["b"] - 2.0) > 5 * np.sqrt(found.cov[1, 1])
+    assert not found.success and "as of a dead zone" in found.message
+    assert found.message.count("dead zone") == 1  # those of other widths are the same term
+    loud = sid.fit_pem(LAG, actuated(seed, 0.2, 0.2), {"a": 0.7, "b": 1.0}, progressbar=False)
+    assert not loud.success or abs(loud.p["b"] - 2.0) < 4 * loud.stderr["b"], loud
+    right = sid.fit_pem(LAG, actuated(seed, 0.02, 0.0), {"a": 0.7, "b": 1.0}, progressbar=False)
+    assert right.success and "dead zone" not in right.message
+
+
+def test_gains_that_differ_between_the_signs_of_an_input_are_seen() -> None:
+    data = actuated(0, 0.0, 0.0)
+    u = data.u
+    run = sid.simulate(LAG, data.replace(u=np.where(u > 0, u, 0.7 * u)), {"a": 1.0, "b": 2.0}, x0=0.0)["y"].to_numpy()
+    data = data.replace(y=run + 0.02 * np.random.default_rng(0).standard_normal(300))
+    found = sid.fit_pem(LAG, data, {"a": 0.7, "b": 1.0}, progressbar=False)
+    assert not found.success and "max(u, 0)" in found.message
