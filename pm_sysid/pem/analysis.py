@@ -309,14 +309,14 @@ def resid(fit: Any, record: TimeSeries | int | None, x0: Any, lags: int | None) 
     chosen = record if isinstance(record, TimeSeries) else records[record or 0]
     if not isinstance(record, TimeSeries) and x0 is None and len(records) > 1:
         z = _by_own_noise(fit, record or 0)
-    lags = min(LAGS, max(1, int(np.isfinite(z).sum(axis=0).min()) // EACH)) if lags is None else lags
+    each = [min(LAGS, max(1, int(n) // EACH)) if lags is None else lags for n in np.isfinite(z).sum(axis=0)]
     inputs, system = chosen.input_matrix, fit.setup.system
     tests: dict[tuple[str, str | None], ResidualTests] = {}
     for i, output in enumerate(system.outputs):
         varied = [(name, inputs[:, j]) for j, name in enumerate(system.inputs) if np.ptp(inputs[:, j]) > 0]
         for name, u in varied or NO_INPUT:
             try:
-                tests[output, name] = residual_tests(z[:, i], u, lags)
+                tests[output, name] = residual_tests(z[:, i], u, each[i])
             except ValueError as error:
                 raise ValueError(f"the innovations of {output!r} for this record, x0 and lags have no test: {error}") from error
     rows = [
@@ -328,7 +328,7 @@ def resid(fit: Any, record: TimeSeries | int | None, x0: Any, lags: int | None) 
         for (output, name), t in tests.items()
     ]  # fmt: skip
     table = pd.DataFrame(rows).set_index(["output", "input"])
-    return Residuals(table, tests, z, inputs, chosen.fs, lags, system.outputs, system.inputs)
+    return Residuals(table, tests, z, inputs, chosen.fs, max(each), system.outputs, system.inputs)
 
 
 def _by_own_noise(fit: Any, record: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pm_sysid.pem.objective import Objective
 from pm_sysid.pem.uneven_noise import Samples
-from pm_sysid.records.residual_tests import correlation, ljung_box, long_run
+from pm_sysid.records.residual_tests import correlation, in_order, ljung_box, long_run
 
 #: Lags of the correlations by which an error of a mean is larger than that of white noise, for so many values each.
 LAGS, EACH = 25, 4
@@ -159,7 +159,7 @@ class Directions:
         series, at = np.full(self.target.measured.shape, np.nan), 0
         series[self.target.measured] = e
         for record in self.target.filter.records:
-            for one in series[at : at + len(record)].T:
+            for one in map(in_order, series[at : at + len(record)].T):
                 n = int(np.isfinite(one).sum())
                 if (lags := min(LAGS, n // EACH)) > 0 and np.nanstd(one) > 0:
                     yield one, lags

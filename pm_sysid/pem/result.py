@@ -221,7 +221,8 @@ class PEMResult(scipy.optimize.OptimizeResult):
         record, x0
             As for :meth:`innovations`.
         lags : int, optional
-            Largest lag in samples. Default: 25, or a quarter of the samples that are measured where these are fewer than 100.
+            Largest lag in samples. Default: 25, or for each output a quarter of its measured samples where these are fewer than
+            100.
 
         Returns
         -------

@@ -10,7 +10,16 @@ from numpy.typing import ArrayLike
 
 from pm_sysid.arguments import flag, number
 from pm_sysid.plots.axes import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
-from pm_sysid.records.residual_tests import BOUND, LEVEL, as_residuals, correlation, ljung_box, scores, white_without
+from pm_sysid.records.residual_tests import (
+    BOUND,
+    LEVEL,
+    as_residuals,
+    correlation,
+    in_order,
+    ljung_box,
+    scores,
+    white_without,
+)
 from pm_sysid.records.steadiness import level_part, size_part
 from pm_sysid.records.validation import real
 
@@ -117,8 +126,9 @@ def _shade_unsteady(ax: Axes, times: FloatArray, e: FloatArray, lags: int) -> No
 
 def draw_autocorrelation(ax: Axes, e: FloatArray, lags: int) -> None:
     """Correlation of residuals with those 1 to `lags` samples before, with the bounds of white noise."""
-    _draw_correlation(ax, e, e, range(1, lags + 1))
-    ax.set(xlabel="lag (samples)", ylabel="autocorrelation")
+    measured = in_order(e)
+    _draw_correlation(ax, measured, measured, range(1, min(lags, len(measured) - 1) + 1))
+    ax.set(xlabel="lag (samples)" if measured is e else "lag (measurements)", ylabel="autocorrelation")
 
 
 def draw_cross_correlation(ax: Axes, e: FloatArray, u: FloatArray, lags: int) -> None:

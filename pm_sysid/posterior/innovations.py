@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri_exp
 from pm_sysid.idata import points_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.progress import announced
-from pm_sysid.records.residual_tests import correlation, ljung_box, long_run
+from pm_sysid.records.residual_tests import ljung_box, long_run
 from pm_sysid.records.units import label_units
 from pm_sysid.recurrence.functions import compiled
 
@@ -95,7 +95,7 @@ def _off_centre(z: np.ndarray) -> bool:
     lags = min(LAGS, n // EACH)
     if lags < 1 or not np.nanstd(z) > 0:
         return False
-    mean, r = float(np.nanmean(z)), correlation(z, z, range(1, lags + 1))[0]
+    mean, r = float(np.nanmean(z)), ljung_box(z, lags).r
     error = float(np.nanstd(z)) * np.sqrt(max(long_run(r), 1.0) / n)
     return bool(abs(mean) > max(OFF_CENTRE * float(np.nanstd(z)), SURE * error))
 

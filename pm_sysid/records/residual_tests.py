@@ -33,6 +33,8 @@ SERIES, LONG = 4000, 400
 #: A part without which residuals are white: its largest share of the record, the share of the Ljung-Box statistic of a sample
 #: that may be left, and how many parts that differ may be put together.
 LARGEST_APART, FALLEN, PARTS_TOGETHER = 0.25, 0.15, 4
+#: Share of the residuals that another one has to follow at the next sample for lags to be counted in samples.
+FOLLOW = 0.25
 #: Share of lags outside their bounds above which they are mentioned, white or not.
 FEW_OUTSIDE = 0.05
 
@@ -207,14 +209,15 @@ def residual_tests(residuals: ArrayLike, u: ArrayLike | None = None, lags: int =
     Notes
     -----
     The test of whiteness is that of Ljung and Box, Biometrika 65 (1978). Where values are missing, the number of observed
-    pairs of each lag replaces T - k. The statistic has a gamma distribution with the mean, variance and skewness that it has
-    for as many white residuals, and is chi-square with `lags` degrees of freedom for very many; nothing is taken off for
-    parameters that were fitted. The other tests are of residuals without their mean, which has a test of its own: its standard
-    error is the larger one of that of white noise and the long-run one of Newey and West, Econometrica 55 (1987), over `lags`.
-    The bounds of the correlation with the input assume white residuals. Drifts, disturbances and bursts are looked for in parts
-    of two, four and more samples up to half of the record: how much one differs from the rest, less what is usual among as many
-    parts of its length (Duembgen and Spokoiny, Annals of Statistics 29, 2001), is compared with random orders of the same
-    residuals. Where residuals are not white, such a part is left out, and the rest is tested again.
+    pairs of each lag replaces T - k; where hardly any two neighbours are measured, lags count measurements in their order.
+    The statistic has a gamma distribution with the mean, variance and skewness that it has for as many white residuals, and
+    is chi-square with `lags` degrees of freedom for very many; nothing is taken off for parameters that were fitted. The
+    other tests are of residuals without their mean, which has a test of its own: its standard error is the larger one of
+    that of white noise and the long-run one of Newey and West, Econometrica 55 (1987), over `lags`. The bounds of the
+    correlation with the input assume white residuals. Drifts, disturbances and bursts are looked for in parts of two, four
+    and more samples up to half of the record: how much one differs from the rest, less what is usual among as many parts of
+    its length (Duembgen and Spokoiny, Annals of Statistics 29, 2001), is compared with random orders of the same residuals.
+    Where residuals are not white, such a part is left out, and the rest is tested again.
 
     Examples
     --------
@@ -272,8 +275,23 @@ class Whiteness(NamedTuple):
     r: FloatArray
 
 
+def in_order(e: FloatArray) -> FloatArray:
+    """Residuals (T,), NaN where missing; of such as hardly ever follow each other, as of a laboratory, those that there are.
+
+    Few samples after a measured one, if any, another one is: lags count measurements then.
+
+    Examples
+    --------
+    >>> in_order(np.array([1.0, np.nan, np.nan, 3.0, np.nan, np.nan, 2.0]))
+    array([1., 3., 2.])
+    """
+    known = ~np.isnan(e)
+    return e if np.sum(known[1:] & known[:-1]) >= FOLLOW * (known.sum() - 1) else e[known]
+
+
 def ljung_box(e: FloatArray, lags: int) -> Whiteness:
     """Whether residuals (T,), NaN where missing, are white."""
+    e = in_order(e)
     r, pairs = correlation(e, e, range(1, lags + 1))
     z = scores(r, pairs, int(np.isfinite(e).sum()))
     statistic = float(z @ z)
@@ -471,7 +489,8 @@ def as_residuals(residuals: ArrayLike, u: ArrayLike | None, lags: int) -> tuple[
     if np.isinf(e).any():
         raise ValueError("residuals must be finite or NaN; leave out the samples where the model diverged")
     if (count := int(np.isfinite(e).sum())) < lags + 2:
-        raise ValueError(f"residuals has {count} finite values, but lags={lags} needs at least {lags + 2}")
+        fewer = f"; give lags={count // 4}" if count >= 4 else ""
+        raise ValueError(f"residuals has {count} finite values, but lags={lags} needs at least {lags + 2}{fewer}")
     with np.errstate(over="ignore"):
         flat = not 0 < np.nanvar(e) < np.inf
     if flat:

@@ -40,3 +40,28 @@ def test_of_a_constant_nothing_is_known() -> None:
     e[60:62] = 1.0, 2.0
     apart = residual_tests(e, None, 5).apart
     assert apart is not None and (apart.start, apart.stop) == (60, 62)
+
+
+def test_sparse_residuals_are_tested_in_the_order_of_their_measurement() -> None:
+    """A sine at every 30th sample has no two neighbours, and was white with p = 1."""
+    sine, noise = np.full((2, 3000), np.nan)
+    sine[::30] = np.sin(0.3 * np.arange(100))
+    noise[::30] = np.random.default_rng(0).standard_normal(100)
+    found, alone = residual_tests(sine, lags=10), residual_tests(sine[::30], lags=10)
+    assert found.ljung_box == alone.ljung_box > 300 and found.ljung_box_p == alone.ljung_box_p < 1e-6
+    assert residual_tests(noise, lags=10).ljung_box_p > 0.01
+    ps = []
+    for seed in range(200):
+        noise[::30] = np.random.default_rng(seed).standard_normal(100)
+        ps.append(residual_tests(noise, lags=10).ljung_box_p)
+    assert 0.0 < np.mean(np.array(ps) < 0.1) < 0.17 and 0.4 < np.mean(ps) < 0.6
+
+
+def test_scattered_gaps_leave_lags_in_samples() -> None:
+    """An oscillation of four samples stays one where half of them are missing."""
+    rng = np.random.default_rng(1)
+    e = np.cos(0.5 * np.pi * np.arange(400)) + 0.1 * rng.standard_normal(400)
+    e[rng.random(400) < 0.5] = np.nan
+    assert residual_tests(e, lags=8).ljung_box_p < 1e-6
+    with pytest.raises(ValueError, match="needs at least 502; give lags="):
+        residual_tests(e, lags=500)
