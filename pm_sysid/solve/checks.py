@@ -128,11 +128,16 @@ def _alike(name: str, other: str) -> bool:
 
 
 def _check_order(which: str, what: str, names: Sequence[str], expected: Sequence[str], other: str = "the system") -> None:
-    """Refuse channels that have the names of others in another order; other names are taken as they come."""
-    if tuple(names) != tuple(expected) and set(names) == set(expected):
+    """Refuse channels of which one has the name of another one's place; other names are taken as they come."""
+    same_names = set(names) == set(expected)
+    # Of names that a record gives by itself, u0 and u1, one may be that of another place by chance.
+    given = [n for n in names if same_names or not re.fullmatch("[uy][0-9]*", n)]
+    misplaced = [n for n, own in zip(names, expected, strict=False) if n != own and n in expected and n in given]
+    if misplaced:
+        same = "the same in another order" if same_names else f"{misplaced[0]!r} stands at another place"
         raise ValueError(
-            f"{which} has the {what} {tuple(names)} and {other} {tuple(expected)}: the same in another order. Channels are "
-            "matched by order; reorder those of the record, or name them otherwise."
+            f"{which} has the {what} {tuple(names)} and {other} {tuple(expected)}: {same}. Channels are matched by order; "
+            "reorder those of the record, or name them otherwise."
         )
 
 

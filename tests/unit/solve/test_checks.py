@@ -125,12 +125,33 @@ def test_inputs_of_another_kind_are_said() -> None:
     with pytest.warns(UserWarning, match=r"has the inputs \('Strom',\), and record 0 of the fit has \('F',\): channels"):
         sid.predict(IDATA, METRES.replace(inputs="Strom"), model=built(), x0=0.0)
     sid.predict(IDATA, METRES.replace(inputs="u"), model=built(), x0=0.0)  # nothing is known of an input without a name
-    moved = ROOM.replace(inputs=("Sonne", "Wind"))  # one name in common, in another place
-    with pytest.warns(UserWarning, match=r"inputs \('Sonne', 'Wind'\), and record 0 of the fit has \('Heizung', 'Sonne'\)"):
+    moved = ROOM.replace(inputs=("Wind", "Sonne"))  # one name in common
+    with pytest.warns(UserWarning, match=r"inputs \('Wind', 'Sonne'\), and record 0 of the fit has \('Heizung', 'Sonne'\)"):
         sid.predict(IDATA, moved, model=room(), x0=0.0)
     sid.predict(IDATA, ROOM.replace(inputs=("heater", "sun")), model=room(), x0=0.0)  # the system's own names
     with pytest.raises(ValueError, match="data has 0 input channels"):
         sid.predict(IDATA, sid.TimeSeries(T, None, METRES.y), model=built(), x0=0.0)
+
+
+def test_one_name_at_the_place_of_another_is_enough() -> None:
+    """A record of the travel first, and of what the system calls otherwise, was fitted as if it had that first."""
+    two = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.k * x.z), states=("z", "v"), inputs=("F",), params=("k",),
+        observe=lambda t, x, dx, u, p: {"acc": dx.v, "travel": x.z},
+    )  # fmt: skip
+    y = np.stack([METRES.y, METRES.y], axis=1)
+    data = sid.TimeSeries(T, np.cos(T), y, outputs=("travel", "body_acc"))
+    with pytest.raises(ValueError, match="outputs .* and the system .*: 'travel' stands at another place.*reorder"):
+        sid.fit_pem(two, data, {"k": 1.0})
+    moved = ROOM.replace(inputs=("Sonne", "Wind"))
+    with pytest.raises(ValueError, match="record 0 of the fit .*'Sonne' stands at another place"):
+        sid.predict(IDATA, moved, model=room(), x0=0.0)
+    sid.fit_pem(two, data.replace(outputs=("acceleration", "travel")), {"k": 1.0}, starts=1)
+    counted = sid.System(
+        lambda t, x, u, p: -p.k * x.z + u.u1 + u.u2, states=("z",), inputs=("u1", "u2"), params=("k",),
+        observe=lambda t, x, dx, u, p: x.z,
+    )  # fmt: skip
+    sid.fit_pem(counted, sid.TimeSeries(T, np.stack([np.cos(T), np.sin(T)], axis=1), METRES.y), {"k": 1.0}, starts=1)
 
 
 @pytest.mark.usefixtures("unrendered")
