@@ -139,12 +139,12 @@ def test_one_name_at_the_place_of_another_is_enough() -> None:
         lambda t, x, u, p: (x.v, u.F - p.k * x.z), states=("z", "v"), inputs=("F",), params=("k",),
         observe=lambda t, x, dx, u, p: {"acc": dx.v, "travel": x.z},
     )  # fmt: skip
-    y = np.stack([METRES.y, METRES.y], axis=1)
+    y = np.column_stack([METRES.y, METRES.y])
     data = sid.TimeSeries(T, np.cos(T), y, outputs=("travel", "body_acc"))
-    with pytest.raises(ValueError, match="outputs .* and the system .*: 'travel' stands at another place.*reorder"):
+    with pytest.raises(ValueError, match=r"outputs .* and the system .*: 'travel' stands at another place.*reorder"):
         sid.fit_pem(two, data, {"k": 1.0})
     moved = ROOM.replace(inputs=("Sonne", "Wind"))
-    with pytest.raises(ValueError, match="record 0 of the fit .*'Sonne' stands at another place"):
+    with pytest.raises(ValueError, match=r"record 0 of the fit .*'Sonne' stands at another place"):
         sid.predict(IDATA, moved, model=room(), x0=0.0)
     sid.fit_pem(two, data.replace(outputs=("acceleration", "travel")), {"k": 1.0}, starts=1)
     counted = sid.System(
