@@ -518,6 +518,8 @@ def run(
     if driven:
         said = f"{text}: a free run lacks the process noise that the diffusion of this model stands for, which innovations have"
         return Verdict("look", f"{said}; pm.sample_posterior_predictive draws records with it.")
+    if colour == "":
+        return Verdict("look", f"{text}, and what is left is white: the noise was louder there than in the fit.")
     if ratio < SMALL and fit > POOR_FIT:
         return Verdict("look", f"{text}: small systematic errors remain.")
     if fit > ACCURATE_FIT:
