@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,17 @@ from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
 from pm_sysid.likelihood.filter_steps import enough_around, put_steps, settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
-from pm_sysid.likelihood.mode import FEW_AGREE, OTHER_SHARES, SECOND_MODE, LocalMode, Mode, farthest, find_mode, laplace_draws
+from pm_sysid.likelihood.mode import (
+    FEW_AGREE,
+    OTHER_SHARES,
+    SECOND_MODE,
+    LocalMode,
+    Mode,
+    farthest,
+    find_mode,
+    laplace_draws,
+    unconstrained,
+)
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.likelihood.target import Target
@@ -80,6 +90,7 @@ def sample(
     tune: int = 500,
     chains: int = 4,
     cores: int | None = None,
+    start: Mapping[str, Any] | None = None,
     random_seed: int | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
@@ -116,6 +127,9 @@ def sample(
         Tuning steps of NUTS; the mass matrix is known from the mode, so that few are enough.
     chains, cores : int, optional
         Chains, and how many of them run at once.
+    start : mapping, optional
+        Free variables from which :func:`find_mode` searches as well, such as ``fit.initval`` of :func:`fit_pem`: where few
+        prior draws explain the record.
     random_seed : int, optional
         One seed gives one result.
     progressbar : bool, default True
@@ -156,7 +170,14 @@ def sample(
         raise ValueError(f"method is {shown(method)}; give 'auto', 'independent', 'nuts' or 'ibis'.")
     flag(progressbar, "progressbar")
     _check(model)
-    run = _Run(model, draws, tune, chains, cores, whole_seed(random_seed), progressbar)
+    if start is not None:
+        if not isinstance(start, Mapping):
+            raise TypeError(f"start is {type(start).__name__}; give a dict of numbers by the name of the free variables.")
+        for value, number in unconstrained(start, model).items():
+            if not np.isfinite(number).all():
+                name = model.values_to_rvs[next(v for v in model.value_vars if v.name == value)].name
+                raise ValueError(f"start has {name} = {shown(start[name])}, which its prior rules out; give another value.")
+    run = _Run(model, draws, tune, chains, cores, whole_seed(random_seed), progressbar, start)
     run.prepare()
     for _ in range(AGAIN):
         chosen = run.choice() if method == "auto" else method
@@ -195,10 +216,18 @@ class _Run:
     """One call of :func:`sample`: what was found and chosen so far."""
 
     def __init__(
-        self, model: pm.Model, draws: int, tune: int, chains: int, cores: int, random_seed: int, progressbar: bool
+        self,
+        model: pm.Model,
+        draws: int,
+        tune: int,
+        chains: int,
+        cores: int,
+        random_seed: int,
+        progressbar: bool,
+        start: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.draws, self.tune, self.chains, self.cores = model, draws, tune, chains, cores
-        self.random_seed, self.progressbar = random_seed, progressbar
+        self.start, self.random_seed, self.progressbar = start, random_seed, progressbar
         self.begun, self.choices = time.perf_counter(), list[str]()
         self.mode: Mode | None = None
         self.trouble = self.steps_trouble = self.shares_trouble = self.lost = ""
@@ -209,6 +238,7 @@ class _Run:
 
     def say(self, choice: str) -> None:
         """Log a choice, and keep it for the attributes."""
+        choice = choice.removesuffix(".")
         self.choices.append(choice)
         _log.info("sample: %s.", choice)
 
@@ -221,7 +251,7 @@ class _Run:
             self._search(self.mode)
 
     def _search(self, known: Mode | None) -> None:
-        options: dict[str, Any] = {} if known is None else {"start": known.initvals, "prior_draws": 0}
+        options: dict[str, Any] = {"start": self.start} if known is None else {"start": known.initvals, "prior_draws": 0}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:

@@ -668,7 +668,7 @@ def _result(hunt: Hunt, interrupted: bool) -> Mode:
         if not best.converged:
             complaint = (
                 f"stopped at a point that is no clear maximum of the posterior{_where(hunt, best)}; look at the priors, "
-                "give start=..., or sample without it"
+                "or give start=..."
             )
         elif tracked.lowest < min(p.value for p in maxima) - 1.0:
             above = next((p for p in peaks if not p.converged), None)
@@ -790,6 +790,7 @@ def unconstrained(point: Mapping[str, Any], model: pm.Model) -> dict[str, np.nda
         number: Any = np.asarray(point[rv.name], dtype=float)
         transform = model.rvs_to_transforms[rv]
         if transform is not None:
-            number = transform.forward(number, *model.replace_rvs_by_values(list(rv.owner.inputs))).eval()
+            with np.errstate(all="ignore"):
+                number = transform.forward(number, *model.replace_rvs_by_values(list(rv.owner.inputs))).eval()
         values[model.rvs_to_values[rv].name] = np.asarray(number)
     return values

@@ -101,6 +101,7 @@ ENTRIES: dict[str, Entry] = {
             "tune": 10,
             "chains": 2,
             "cores": 1,
+            "start": {"rate": 0.5},
             "random_seed": 1,
             "progressbar": False,
         },

@@ -516,6 +516,33 @@ def test_bad_arguments_are_refused() -> None:
         sid.sample(empty)
 
 
+def test_a_start_is_searched_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frequency of a wide prior that is known to a thousandth: hardly a prior draw is near its peak, but a fit is."""
+    t = np.arange(2000) / 500.0
+    y = np.sin(137.123 * t) + 0.1 * np.random.default_rng(0).standard_normal(t.size)
+    with pm.Model() as model:
+        frequency = pm.Uniform("frequency", 0.0, 1500.0)
+        pm.Normal("y", pt.sin(frequency * t), 0.1, observed=y)
+    begun: list[Any] = []
+
+    def spied(*args: Any, **options: Any) -> Any:
+        begun.append(options.get("start"))
+        return sid.find_mode(*args, **options)
+
+    monkeypatch.setattr(module, "find_mode", spied)
+    idata = sid.sample(model, 500, start={"frequency": 137.1}, method="nuts", **QUIET)
+    assert begun[0] == {"frequency": 137.1}
+    assert abs(float(idata["posterior"]["frequency"].mean()) - 137.123) < 0.02
+    for start, message in (
+        ({"frequency": -1.0}, "start has frequency = -1.0, which its prior rules out"),
+        ({"k": 1.0}, "no free variables"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sid.sample(model, start=start)
+    with pytest.raises(TypeError, match="start is float; give a dict"):
+        sid.sample(model, start=1.0)  # type: ignore[arg-type]
+
+
 def test_what_no_sampler_here_takes_is_refused_with_a_remedy_whatever_the_method() -> None:
     with pm.Model() as switch:
         pm.Normal("y", pm.Bernoulli("b", 0.5) * pm.Normal("a"), 1.0, observed=[0.5, 0.2])
