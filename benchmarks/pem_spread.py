@@ -29,6 +29,9 @@
 - ``networks``: 40 records each of two bodies that exchange heat, right, with a leak that the fit knows nothing of, and with a
   drift of both sensors; and of a motor with dry friction, right, whose voltage is measured as 1.1 of what it is, and fitted
   without the friction. Confidently wrong is more than four standard errors off with success, whatever is said.
+- ``actuators``: 40 records each of a first-order lag and of an oscillator whose input goes through a dead zone, other gains to
+  both sides, a preload, or acts some samples later or earlier than it is recorded, and of none of these. Confidently wrong is
+  more than four standard errors off with success, whatever is said.
 - ``drift``: 200 records of the quickstart's oscillator whose stiffness walks; size of the walk and value at the start are
   estimated, and the 90 % band of the filtered path should hold 90 % of its samples. Beside it the same fits without the walk.
 - ``tanks``: the cascaded tanks (measured), by the plain law and by one with a smooth overflow, in one call each.
@@ -677,6 +680,62 @@ def networks(n: int) -> dict[str, Any]:
     return results
 
 
+LAG = sid.System(
+    lambda t, x, u, p: p.b * u.u - p.a * x.x, states=("x",), inputs=("u",), params=("a", "b"),
+    observe=lambda t, x, dx, u, p: x.x,
+)  # fmt: skip
+SPRING = sid.System(
+    lambda t, x, u, p: (x.v, u.u - p.c * x.v - p.k * x.z), states=("z", "v"), inputs=("u",), params=("k", "c"),
+    observe=lambda t, x, dx, u, p: x.z,
+)  # fmt: skip
+Acts = Callable[[np.ndarray], np.ndarray]
+
+
+def actuators(n: int) -> dict[str, Any]:
+    """What an actuator does to an input that the record has from before it."""
+    print("\nRecords whose inputs are not what acts")
+
+    def zone(half: float) -> Acts:
+        return lambda u: np.sign(u) * np.maximum(np.abs(u) - half, 0.0)
+
+    def late(d: int) -> Acts:
+        return lambda u: u[np.clip(np.arange(u.size) - d, 0, u.size - 1)]
+
+    cases: list[tuple[str, sid.System, float, Acts, str]] = []
+    for half in (0.1, 0.2, 0.4):
+        for noise in (0.02, 0.05, 0.2):
+            cases.append((f"lag, dead zone of {half}, noise {noise}", LAG, noise, zone(half), "dead zone"))
+    cases += [
+        ("lag, negative side of gain 0.7, noise 0.05", LAG, 0.05, lambda u: np.where(u > 0, u, 0.7 * u), "max(u, 0)"),
+        ("lag, preload of 0.2, noise 0.05", LAG, 0.05, lambda u: u + 0.2 * np.sign(u), "sign(u)"),
+        ("oscillator, dead zone of 0.2, noise 0.05", SPRING, 0.05, zone(0.2), "dead zone"),
+    ]
+    for system, kind in ((LAG, "lag"), (SPRING, "oscillator")):
+        cases += [(f"{kind}, {d} samples late, noise 0.05", system, 0.05, late(d), f"{abs(d)} sample") for d in (-2, 1, 3, 7)]
+        cases += [(f"{kind}, nothing, noise {noise}", system, noise, late(0), "") for noise in (0.02, 0.2)]
+    truths = {id(LAG): {"a": 1.0, "b": 2.0}, id(SPRING): {"k": 4.0, "c": 0.4}}
+    results, t, k = {}, 0.1 * np.arange(300), np.arange(1, 41)
+    for name, system, noise, acts, word in cases:
+        start, fits, truth = time.perf_counter(), [], truths[id(system)]
+        for seed in range(n):
+            rng = np.random.default_rng(seed)
+            u = 0.15 * np.cos(2 * np.pi * np.outer(t, k) / t[-1] + 2 * np.pi * rng.random(40)).sum(axis=1)
+            record = sid.TimeSeries(t, acts(u), None, inputs="u", intersample="zoh")
+            y = sid.simulate(system, record, truth, x0=0.0, substeps=8)["y"].to_numpy()
+            data = record.replace(u=u, y=y + noise * y.std() * rng.standard_normal(300))
+            fits.append(sid.fit_pem(system, data, {k: 0.7 * v for k, v in truth.items()}, progressbar=False))
+        z = np.array([np.abs(scores(f, truth)).max() for f in fits])
+        sure, named = np.array([f.success for f in fits]), np.array([bool(word) and word in f.message for f in fits])
+        results[name] = {
+            "records": n, "more than four errors off": int(np.sum(z > 4)),
+            "confidently wrong": int(np.sum((z > 4) & sure)), "said that it is not sure": int(np.sum(~sure)),
+            "cause named": int(np.sum(named)), "median of the largest": float(np.median(z)),
+            "seconds": (time.perf_counter() - start) / n,
+        }  # fmt: skip
+        print(f"  {name}: {results[name]}", flush=True)
+    return results
+
+
 def drift(n: int) -> dict[str, Any]:
     """A stiffness that walks."""
     print("\nRecords of 20 s of an oscillator whose stiffness walks")
@@ -804,6 +863,7 @@ SECTIONS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
     "rugged": (rugged, 100),
     "proportional": (proportional, 200), "linearised": (linearised, 100), "between": (between, 60),
     "sensors": (sensors, 40), "terms": (terms, 40), "networks": (networks, 40),
+    "actuators": (actuators, 40),
     "drift": (drift, 200), "tanks": (tanks, 1), "cost": (cost, 1),
 }  # fmt: skip
 

@@ -264,6 +264,7 @@ SPREADS = {
     "sensors": "sensor with a fault",
     "terms": "equations that lack",
     "networks": "several outputs",
+    "actuators": "inputs that are not what acts",
 }
 
 

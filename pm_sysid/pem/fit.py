@@ -137,8 +137,9 @@ def fit_pem(
     (``message`` says where it cannot, and where an input is correlated with the innovations, as by feedback), and those of
     predictions that follow the measurements are too small. Where the record shows what no unknown stands for, and an unknown
     would move by more than a standard error with it, the fit is no success either, and ``message`` names it: another
-    ``intersample``, an offset, a drift or a delay of a sensor, or a term that the equations of up to four states lack (a
-    power or a sign of a state, a product or difference of two, a power of an input); or samples at the limit of a sensor,
+    ``intersample``, inputs that act some samples later or earlier, an offset, a drift or a delay of a sensor, or a term that
+    the equations of up to four states lack (a power or a sign of a state, a product or difference of two; of an input a power,
+    a dead zone, another gain to one side); or samples at the limit of a sensor,
     without which one would move. Where innovations with such a cause are not white either, it may be a part of what is wrong:
     ``message`` names it, and standard errors (not ``cov``) contain what it would do. Innovations that follow an input are no
     success.
