@@ -98,7 +98,7 @@ def sample(
 
     It composes what can be called alone: :func:`find_mode` looks for the modes from thousands of prior draws;
     :func:`settle_substeps` takes as many filter steps as the mode needs, and later the posterior. Where prior draws needed
-    more, independent proposals and NUTS take what does around the modes. From the mode and the curvature there follow the draws:
+    more, independent proposals and NUTS take what does there. From the mode and the curvature there follow the draws:
 
     - of a model with ODE filters and up to 20 unknowns by independent proposals, mixtures of t distributions fitted to weighted
       draws, which begin around all modes that were found. Where one of these draws is higher than all modes, the search goes on
