@@ -22,6 +22,8 @@ EXACT = 1e-20
 #: Standard deviations shrink by this factor at most, as a logarithm; far below that they mean nothing.
 NO_NOISE = 30.0
 
+#: What is said of a search that has ended at an optimum.
+CONVERGED = "The search has converged."
 #: Status, and words, of a search that its optimiser cannot go on with.
 BROKEN_OFF = -3
 BROKEN_OFF_WORDS = (
@@ -288,6 +290,8 @@ def solve(objective: Objective, x: np.ndarray, lower: np.ndarray, upper: np.ndar
         success, status, message = search.least_squares("trf" if method == "trust" or search.bounded else "lm", options)
     else:
         success, status, message = search.scoring(options)
+    # SciPy's words are about its tests of convergence, some of which sound like a failure where the optimum has been reached.
+    message = CONVERGED if success else message if status == BROKEN_OFF else f"The search did not converge: {message}"
     search.settle()
     assert search.best is not None
     _, best, evaluation = search.best

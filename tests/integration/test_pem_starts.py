@@ -114,6 +114,20 @@ def test_wrong_guesses_come_home(guess: dict[str, float]) -> None:
     np.testing.assert_allclose(result.cov, near.cov, rtol=1e-3)
 
 
+@pytest.mark.parametrize("objective", ["mse", "likelihood"])
+def test_of_a_search_it_is_said_whether_it_has_converged(objective: Any) -> None:
+    """In words that sound like it: SciPy ends at optima with "A bad approximation caused failure to predict improvement"."""
+    predictor = FREE if objective == "mse" else sid.ExtendedKalman(R={"y": "estimate"})
+    found = sid.fit_pem(OSCILLATOR, record(), GUESS, x0=0.0, predictor=predictor, objective=objective)
+    assert found.success and found.message.startswith("The search has converged.")
+    options = {"max_nfev": 2} if objective == "mse" else {"maxiter": 1}
+    stopped = sid.fit_pem(
+        OSCILLATOR, record(), {"k": 40.0, "c": 5.0}, x0=0.0, starts=1, predictor=predictor, objective=objective,
+        optimiser=sid.Optimiser(options=options),
+    )  # fmt: skip
+    assert not stopped.success and "The search did not converge: " in stopped.message
+
+
 def test_one_seed_one_result() -> None:
     data = tone()
     first, again = (sid.fit_pem(TONE, data, {"f": 2.0}, predictor=FREE, random_seed=3) for _ in range(2))
