@@ -209,11 +209,16 @@ def mark_truth(ax: Axes, value: float, along: Literal["x", "y"] = "y") -> None:
 
 
 def draw_data(ax: Axes, t: FloatArray, x: FloatArray, lw: float, markersize: float = 3.5, **style: Any) -> None:
-    """Draw measurements: dots where they can be told apart, else a line."""
-    if len(t) <= _DOTTED:
-        ax.plot(t, x, ls="none", marker=".", markersize=markersize, **style)
-    else:
-        draw_line(ax, t, x, lw=lw, **style)
+    """Draw measurements: dots where they can be told apart, else a line, of which those without neighbours would be no part."""
+    there = ~np.isnan(x)
+    if there.sum() <= _DOTTED:
+        ax.plot(t[there], x[there], ls="none", marker=".", markersize=markersize, **style)
+        return
+    draw_line(ax, t, x, lw=lw, **style)
+    around = np.concatenate([[False], there, [False]])
+    alone = there & ~around[:-2] & ~around[2:]
+    if alone.any():
+        ax.plot(t[alone], x[alone], ls="none", marker=".", markersize=markersize, **{**style, "label": None})
 
 
 def draw_line(ax: Axes, t: FloatArray, x: FloatArray, **style: Any) -> None:

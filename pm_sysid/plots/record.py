@@ -10,12 +10,14 @@ import scipy
 
 from pm_sysid.arguments import shown, words
 from pm_sysid.plots.axes import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels
+from pm_sysid.records.residual_tests import in_order
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_FEW = 300  # points that a small dot is too small for
 _POINTS = 20_000  # of a phase plane: more only make files large
 
 
@@ -99,19 +101,23 @@ def _draw_channel(row: AxesArray, record: TimeSeries, x: FloatArray, *, is_input
     gaps = np.isnan(x)
     draw_data(over_time, record.t, x, 0.7, color=DATA)
     if gaps.any():
-        style = dict(ls="none", marker="|", color=TRUTH, markersize=7, transform=over_time.get_xaxis_transform())
-        over_time.plot(record.t[gaps], np.full(gaps.sum(), 0.98), label="missing", **style)
+        if gaps.sum() < len(x) / 2:  # of more, marks would be one bar
+            style = dict(ls="none", marker="|", color=TRUTH, markersize=7, transform=over_time.get_xaxis_transform())
+            over_time.plot(record.t[gaps], np.full(gaps.sum(), 0.98), label="missing", **style)
         over_time.set_title(f"{gaps.sum()} missing", loc="right", fontsize="small", color=TRUTH)
     over_time.margins(x=0)
     if (~gaps).sum() < 8:
         for ax in (over_frequency, coverage):
             ax.text(0.5, 0.5, "too few values", transform=ax.transAxes, ha="center", va="center", color=DATA)
         return
+    if len(in_order(x)) < len(x):  # hardly any two neighbours are measured: what is between is none of the channel
+        record = TimeSeries(record.t[~gaps], None, x[~gaps])
+        x = record.output_matrix[:, 0]
     frequency, amplitude = spectrum(record, x)
     draw_line(over_frequency, frequency, amplitude, color=MODEL, lw=0.7)
     _logarithmic(over_frequency, amplitude)
     over_frequency.set_xlim(0, frequency[-1])
-    if gaps.any() or not record.uniform:
+    if np.isnan(x).any() or not record.uniform:
         over_frequency.set_title("interpolated", loc="right", fontsize="small")
     if is_input:
         coverage.hist(x, bins="auto" if len(x) < 2000 else 60, orientation="horizontal", color=MODEL, alpha=0.8)
@@ -121,7 +127,8 @@ def _draw_channel(row: AxesArray, record: TimeSeries, x: FloatArray, *, is_input
         keep = slice(None, None, max(1, len(x) // _POINTS))
         if np.isfinite(rate).any() and (limits := _central(rate))[0] < limits[1]:
             coverage.set_xlim(*limits)
-        coverage.plot(rate[keep], x[keep], ls="none", marker=".", markersize=1.5, color=MODEL, alpha=0.5, rasterized=True)
+        size = 1.5 if len(x) > _FEW else 4.0
+        coverage.plot(rate[keep], x[keep], ls="none", marker=".", markersize=size, color=MODEL, alpha=0.5, rasterized=True)
 
 
 def spectrum(record: TimeSeries, x: FloatArray) -> tuple[FloatArray, FloatArray]:

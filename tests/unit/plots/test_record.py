@@ -72,6 +72,20 @@ def test_missing_values_are_marked_counted_and_interpolated() -> None:
     grid[0, 0].figure.canvas.draw()
 
 
+def test_a_channel_of_a_few_samples_is_drawn_by_them() -> None:
+    """A line needs neighbours: 19 samples of a laboratory were not drawn at all."""
+    t, sparse, alone = 10.0 * np.arange(601), *np.full((2, 601), np.nan)
+    sparse[::30] = np.sin(t[::30] / 700)
+    alone[:400], alone[500] = np.cos(t[:400] / 300), 0.5
+    grid = plot_record(TimeSeries(t, None, {"sparse": sparse, "alone": alone}))
+    (dots,) = grid[0, 0].get_lines()
+    assert dots.get_marker() == "." and len(dots.get_xdata()) == 21 and "580 missing" in grid[0, 0].get_title("right")
+    assert grid[0, 1].get_xlim()[1] < 0.5 / 300 * 1.01  # as of a record of these samples
+    assert "interpolated" not in grid[0, 1].get_title("right") and np.isfinite(grid[0, 2].get_lines()[0].get_xdata()).all()
+    single = [line for line in grid[1, 0].get_lines() if line.get_marker() == "."]
+    assert [list(line.get_xdata()) for line in single] == [[5000.0]]
+
+
 def test_irregular_records() -> None:
     t = np.sort(np.random.default_rng(0).uniform(0, 4, T))
     record = TimeSeries(t, np.sin(2 * np.pi * 2 * t))
