@@ -28,7 +28,7 @@ from pm_sysid.inference.linearised import Linearised
 from pm_sysid.inference.ruled_out import allow_for_integration
 from pm_sysid.likelihood.circular import ALL_ROUND
 from pm_sysid.likelihood.coordinates import check_continuous, element_labels, model_of
-from pm_sysid.likelihood.filter_steps import enough_around, put_steps, settle_substeps, substeps_attrs
+from pm_sysid.likelihood.filter_steps import a_quarter, enough_around, put_steps, settle_substeps, substeps_attrs
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.mode import (
     FEW_AGREE,
@@ -326,10 +326,11 @@ class _Run:
         What lies beyond is judged on the draws.
         """
         mode = self._found()
+        if not a_quarter(self.model):
+            return
         functions, points = PosteriorFunctions(self.model), list[np.ndarray]()
-        known: list[Mode | LocalMode] = [mode]
-        known += [m for m, share in zip(mode.modes, mode.shares, strict=True) if share > SECOND_MODE]
-        for m in known:
+        known: list[Mode | LocalMode] = [m for m, share in zip(mode.modes, mode.shares, strict=True) if share > SECOND_MODE]
+        for m in known or [mode]:
             if m.covariance is None or not _has_root(m.covariance):
                 return
             cloud = laplace_draws(m.point, m.covariance)
@@ -339,6 +340,13 @@ class _Run:
         self.more_steps |= {name: choice for name, choice in before.items() if name not in self.more_steps}
         for name, choice in fewer.items():
             self.say(f"{name!r} takes {choice.substeps} steps instead of {before[name].substeps}, which do around the modes")
+
+    def _steps_of_before(self) -> None:
+        """Put back the steps that there were before there were fewer, except where draws have asked for as many since."""
+        for name, choice in self.more_steps.items():
+            if filter_view(name, self.model).op.grid.choice.substeps < choice.substeps:
+                put_steps({name: choice}, self.model)
+        self.more_steps = {}
 
     def choice(self) -> Method:
         """Independent proposals or NUTS where there is one clear maximum and nothing cuts the space."""
@@ -381,11 +389,14 @@ class _Run:
         samplers: dict[Method, Callable[[], xr.DataTree]] = {"nuts": self._nuts, "ibis": self._ibis}
         sampler = samplers.get(method, partial(self._independent, stops))
         if method == "ibis":  # it begins at the prior
-            put_steps(self.more_steps, self.model)
-            self.more_steps = {}
+            self._steps_of_before()
         else:
             self._fewer_steps()
-        idata = sampler()
+        try:
+            idata = sampler()
+        except BaseException:  # steps that no draws have judged do not stay in the user's model
+            self._steps_of_before()
+            raise
         for again in range(AGAIN + 1):
             if not self._more_steps(idata, "on the posterior"):
                 break

@@ -381,10 +381,13 @@ def enough_around(points: Sequence[Mapping[str, Any]], model: pm.Model) -> dict[
     found, free = {}, [_point(p, model) for p in points]
     for name in a_quarter(model):
         view = filter_view(name, model)
-        now, y, at = view.op.grid.choice, view.measured(), unknowns_at(view, free)
+        now, y = view.op.grid.choice, view.measured()
+        samples = sum(len(r) for r in _records(view))
+        at = unknowns_at(view, free[:: max(1, -(-len(free) * samples // MOST_EVALUATED))])
         criterion = _Around(view.problem, _records(view), at, [y] * len(at), "around the modes", 1.0)
-        substeps, error = searched_substeps(criterion)
-        if substeps is not None and substeps < now.substeps:
+        # Steps are doubled twice to tell whether they do; more than there are would be no gain.
+        substeps, error = searched_substeps(criterion, most=now.substeps // 2)
+        if substeps is not None:
             found[name] = replace(now, substeps=substeps, where=criterion.where, error=error, settled=True)
     return found
 

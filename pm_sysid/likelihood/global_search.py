@@ -160,16 +160,16 @@ def climb_all(
     Of coordinates that are angles (``circular``), a mode is found again in every turn: it counts once, between -pi and pi.
     Searches that have come ``near`` to a mode already are polished alone.
     """
-    ends = descend(batch, starts, scale, ROUNDS)
-    if near is not None:
-        ends = Descent(*(np.concatenate(both) for both in zip(ends, near, strict=True)))
+    found = [descend(batch, starts, scale, ROUNDS)] if len(starts) else []
+    found += [] if near is None else [near]
+    ends = Descent(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     peaks = list(peaks)
     worth = worth_polishing(ends, [p.value for p in peaks if p.converged])
     patience = STEPS
     for k in np.argsort(ends.value, kind="stable"):
         if not worth[k]:
             continue
-        limit = SAME if ends.settled[k] else NEAR
+        limit = SAME if ends.settled[k] and k < len(starts) else NEAR
         if _merged(peaks, ends.x[k], limit):
             continue
         unit = units(scale, ends.x[k])

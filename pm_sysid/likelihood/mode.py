@@ -61,6 +61,9 @@ NEARLY_ALL = 0.75
 AROUND, ROUNDS_AROUND = 0.2, 3
 #: What is said of modes whose shares depend on the number of steps.
 OTHER_SHARES = "modes hold other shares of the posterior"
+#: Filter steps of one evaluation, and steps a sample left of them, from which on searches are on their way with a quarter; and
+#: the gain of a step with which they have come near enough.
+LONG_WAY, COARSE, NEAR_ENOUGH = 10_000, 4, 0.01
 #: Fewer steps say nearly the same where the log posterior is so near, in nats and over what the way gains.
 CLOSE, CLOSE_SHARE = 1.0, 0.5
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
@@ -578,13 +581,15 @@ class Hunt:
         """
         model = self.functions.model
         coarser = a_quarter(model)
-        if not coarser:
+        # Where a search is short, to search a second time costs more than the way does.
+        if self.functions.work() < LONG_WAY or any(c.substeps < COARSE for c in coarser.values()) or not coarser:
             return starts, None
         fine = batch(starts)[0]
         before = put_steps(coarser, model)
         try:
-            coarse = batch.batch(starts)[0]
-            ends = descend(Tracked(batch.batch, batch.say, batch), starts, self.scale, ROUNDS)
+            tracked = Tracked(batch.batch, batch.say, batch)
+            coarse = tracked(starts)[0]
+            ends = descend(tracked, starts, self.scale, ROUNDS, NEAR_ENOUGH)
         finally:
             put_steps(before, model)
         values = batch(ends.x)[0]
@@ -592,7 +597,7 @@ class Hunt:
             lower = fine - values
             alike = (np.abs(values - ends.value) < CLOSE) & (np.abs(coarse - fine) < CLOSE + CLOSE_SHARE * lower)
         alike &= lower > 0
-        return starts[~alike], Descent(ends.x[alike], values[alike], np.zeros(alike.sum(), dtype=bool))
+        return starts[~alike], Descent(ends.x[alike], values[alike], ends.settled[alike])
 
     def _leave_out_hopeless(self) -> None:
         """Leave out maxima that hold nothing beside a peak with an edge, where there is no curvature of a maximum.

@@ -81,7 +81,7 @@ class PosteriorFunctions:
 
     def descent_function(self, added: list[np.ndarray] | None = None) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Negative log posterior (B,) and its gradient (B, d), of filters that are loosened by a diffusion for each chain."""
-        lanes = self._work() > IN_LANES
+        lanes = self.work() > IN_LANES
         name, build = ("gradients", self._compiled_gradients) if lanes else ("gradient", self._compiled_gradient)
         function = self._once(name, build)
         more = [np.zeros(len(view.system.chain_states)) for view in self.views] if added is None else added
@@ -133,7 +133,7 @@ class PosteriorFunctions:
 
     def search_functions(self, draws: int) -> list[str]:
         """What a search from so many prior draws compiles and has not yet, in words."""
-        gradient = "gradients" if self._work() > IN_LANES else "gradient"
+        gradient = "gradients" if self.work() > IN_LANES else "gradient"
         names = [gradient, *(["values"] if draws else []), "free"]
         return [WORDS[name] for name in names if name not in self._kept]
 
@@ -208,7 +208,7 @@ class PosteriorFunctions:
     def _numbers(self, observed: Iterable[Variable]) -> int:
         return sum(int(np.size(value_of(self.model.rvs_to_values[rv]))) for rv in observed)
 
-    def _work(self) -> int:
+    def work(self) -> int:
         """Steps of one evaluation."""
         steps = sum(len(value_of(view.data.substeps)) for view in self.views)
         return steps + self.observed

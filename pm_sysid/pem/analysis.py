@@ -27,7 +27,7 @@ from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.residual_tests import ResidualTests, residual_tests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import label_units
-from pm_sysid.solve.checks import OF_FIT, check_channels, check_records, warn_of_other_inputs
+from pm_sysid.solve.checks import OF_FIT, PACKAGE, check_channels, check_records, warn_of_other_inputs
 from pm_sysid.solve.fit_initial_state import FIRST, fitted_start
 from pm_sysid.solve.run_substeps import EqualSteps
 from pm_sysid.solve.simulate import equal_steps_of, simulate_by_equal_steps
@@ -80,13 +80,15 @@ def on_record(fit: Any, record: TimeSeries | int | None, x0: Any, *, free: bool 
     else:
         (chosen,) = check_records(filter.system, record, need_y=False)  # type: ignore[arg-type]
         check_channels("record", chosen, OF_FIT, records)
-        warn_of_other_inputs("record", chosen, records, filter.system.inputs, stacklevel=5)
+        warn_of_other_inputs("record", chosen, records, filter.system.inputs)
         same = chosen.y is not None and chosen.output_matrix.shape[1] == len(filter.system.outputs)
-        if not same and x0 is None:
+        told = fit.setup.initially
+        at_rest = told.given.all() and not told.mean.any()  # as the user said of the fit
+        if not same and x0 is None and not at_rest:
             warnings.warn(
                 f"record has no measurements of {filter.system.outputs} that tell where its run begins: all states begin at "
                 "zero; give x0=...",
-                stacklevel=4,
+                skip_file_prefixes=(PACKAGE,),
             )
         if not same:
             chosen = chosen.replace(y=np.full((len(chosen), len(filter.system.outputs)), np.nan), outputs=filter.system.outputs)

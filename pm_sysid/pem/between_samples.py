@@ -9,15 +9,15 @@ import numpy as np
 from pm_sysid.pem.filters import KalmanFilter
 from pm_sysid.pem.left_over import left_over, own_errors
 from pm_sysid.pem.objective import Evaluation, Objective
-from pm_sysid.pem.one_more import Directions
+from pm_sysid.pem.one_more import MORE_LIKELY, Directions
 from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.step_error import newton_step
 from pm_sysid.records.timeseries import InterSample
 
 #: Standard errors by which another behaviour between the samples may move an unknown without a word.
 MOVED = 0.5
-#: Logarithm of how much more likely it has to make the record to be preferred, to be rather so, and not to be ruled out.
-MORE_LIKELY, RATHER, POSSIBLE = 8.0, 3.0, -5.0
+#: Logarithm of how much more likely it has to make the record to be rather preferred, and not to be ruled out.
+RATHER, POSSIBLE = 3.0, -5.0
 #: Standard errors by which what the record cannot tell must move an unknown to be worth a word.
 COUNTS = 3.0
 #: Steps of Gauss and Newton towards the optimum of the other behaviour, and halvings of each.
@@ -27,7 +27,7 @@ STEPS, HALVINGS = 3, 4
 class Between(NamedTuple):
     """Another behaviour of the inputs between samples: by how much it is more likely, and which unknown it moves most.
 
-    ``clear``: whether its innovations may be white, or that they are correlated does not matter.
+    ``clear``: whether its innovations may be white, or it is beyond doubt although they are not.
     """
 
     intersample: InterSample
@@ -91,9 +91,7 @@ def other_between(
         gain = c.gain(there[1].value, at.value)
         if moved.max() > MOVED and gain > POSSIBLE:
             clear = not left_over(other, there[0], lower, upper).coloured
-            if not clear:  # likelihoods of correlated innovations differ by too much
-                left = own_errors(other, there[0], lower, upper)[1][target.measured]
-                clear = bool(gain > MORE_LIKELY * directions.correlated(left))
+            clear = clear or directions.likely(gain, own_errors(other, there[0], lower, upper)[1][target.measured])
             found.append(
                 Between(intersample, float(gain), int(told[np.argmax(moved)]), float(moved.max()), there[0] - x, clear)
             )

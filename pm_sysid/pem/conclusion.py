@@ -159,9 +159,11 @@ class Conclusion:
         # Causes look like each other, and the one that makes the record most likely comes first; or other inputs, which have no
         # size of their own that could be fitted.
         best = inputs if inputs is not None and inputs.gain > ALMOST * lacking[0].gain else lacking[0]
-        named = [best, *(each for each in lacking if each is not best and each.gain > best.gain - AS_LIKELY)]
+        also = [each for each in lacking if each is not best and (each.wrong or each.gain > best.gain - AS_LIKELY)]
+        named = [best, *also]
         if any(each.wrong for each in lacking):
-            self._fails(f"{' Or: '.join(each.words for each in named)} {best.remedy}")
+            remedies = " ".join(dict.fromkeys(each.remedy for each in named))
+            self._fails(f"{' Or: '.join(each.words for each in named)} {remedies}")
             return
         # A cause may be a part of what is wrong, and the unknowns as far off as it says.
         self.allowed = np.max([each.step**2 if each.counts else 0.0 * each.step for each in named], axis=0)

@@ -13,11 +13,9 @@ from pm_sysid.pem.objective import Objective
 from pm_sysid.pem.one_more import Directions
 from pm_sysid.pem.side_by_side import Coordinates
 
-#: Most samples that inputs are shifted by, at most this share of the shortest record, and how many shifts in a row may lead
+#: Most samples that inputs are shifted by, at most this share of the longest record, and how many shifts in a row may lead
 #: nowhere.
 MOST, SHARE, PATIENCE = 40, 0.1, 2
-#: Logarithm of how much more likely it has to make the record, over the correlation of what is left.
-MORE_LIKELY = 8.0
 #: Share by which sampling intervals may differ.
 EVEN = 1e-3
 
@@ -58,7 +56,7 @@ def dead_time(
     steps = np.concatenate([r.dt for r in filter.records])
     if not steps.size or np.ptp(steps) > EVEN * steps.mean():
         return None
-    most = min(MOST, int(SHARE * min(map(len, filter.records))))
+    most = min(MOST, int(SHARE * max(map(len, filter.records))))
     at = target.evaluate(x)
     c = Coordinates(target, np.full(x.size, -np.inf), np.full(x.size, np.inf), abs(at.value))
     found, best, lowest = x, 0, at.value
@@ -76,7 +74,7 @@ def dead_time(
         return None
     gain = float(c.gain(lowest, at.value))
     left = own_errors(_shifted(target, best), found, lower, upper)[1][target.measured]
-    if not gain > MORE_LIKELY * directions.correlated(left):
+    if not directions.likely(gain, left):
         return None
     moved = np.abs(found - x)[told] / stderr[told]
     most_moved = int(np.argmax(moved))

@@ -221,8 +221,8 @@ class KalmanFilter(Filter):
         other = copy(self)
         other.records = []
         for r in self.records:
-            places = np.clip(np.arange(len(r)) - samples, 0, len(r) - 1)
-            later = r.input_matrix[places]
+            places = np.arange(len(r)) - samples
+            later = r.input_matrix[places % len(r) if r.periodic else np.clip(places, 0, len(r) - 1)]
             other.records.append(r.replace(u=later[:, 0] if r.u is not None and r.u.ndim == 1 else later))
         other.arrays = other._arrays()
         return other

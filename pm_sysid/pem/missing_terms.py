@@ -55,7 +55,7 @@ class Term(NamedTuple):
 
     def named(self, size: np.ndarray) -> str:
         """Its words, with the value where it is bent."""
-        if not self.bent:
+        if not self.bent:  # at zero, or nowhere
             return self.words
         (j,) = self.powers
         return self.words.format(f"{self.bent * size[j]:.2g}")
@@ -111,9 +111,15 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     if not np.isfinite(size).all() or not np.isfinite(rate).all():
         return None
     rates = tuple(int(i) for chain in system.kinematic_chains if (i := chain[-1]) < own and rate[i] > 0)
-    extended = _extended(system, own, rates, tuple(np.flatnonzero(size > 0).tolist()))
-    # A factor moves the innovations by differences, one run each way: as many as memory holds.
-    if extended is None or 2 * len(extended.terms) * target.measured.size * 4 > LARGEST:
+    moving = tuple(np.flatnonzero(size > 0).tolist())
+    # A factor moves the innovations by differences, one run each way: as many as memory holds, of a long record the fewer.
+    for bent in (True, False):
+        extended = _extended(system, own, rates, moving, bent)
+        if extended is None:
+            return None
+        if 2 * len(extended.terms) * target.measured.size * 4 <= LARGEST:
+            break
+    else:
         return None
     terms, moved = extended.terms, _Moved(target, filter.with_system(extended.system), params, x0, SHARP * size)
     small = SMALL * rate[[term.state for term in terms]] / np.array([term.unit(size) for term in terms])
@@ -226,10 +232,13 @@ class _Extended(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def _extended(system: System, own: int, rates: tuple[int, ...], moving: tuple[int, ...]) -> _Extended | None:
-    """The system with terms in some rates of change, of its own states and inputs that move; None if that cannot be built."""
+def _extended(system: System, own: int, rates: tuple[int, ...], moving: tuple[int, ...], bent: bool = True) -> _Extended | None:
+    """The system with terms in some rates of change, of its own states and inputs that move; None if that cannot be built.
+
+    ``bent``: with those that are bent at a value of an input.
+    """
     names = [*system.states[:own], *system.inputs]
-    terms = [term for i in rates for term in _terms(i, names, moving, own)]
+    terms = [term for i in rates for term in _terms(i, names, moving, own) if bent or term.bent is None]
     factor, sharp = "factor", "sharp"
     while {factor, sharp} & set(system.params.shapes):
         factor, sharp = factor + "_", sharp + "_"

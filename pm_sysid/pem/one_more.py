@@ -16,6 +16,8 @@ from pm_sysid.records.residual_tests import correlation, in_order, ljung_box, lo
 LAGS, EACH = 25, 4
 #: Few lags, and the chance of white noise below which what is left is none.
 FEW, NOT_WHITE = 5, 1e-4
+#: Logarithm of how much more likely a cause has to make the record.
+MORE_LIKELY = 8.0
 #: Singular values of slopes below this share of the largest are as good as zero.
 RANK = 1e-10
 #: Share of a direction that the unknowns must leave: rates of change by differences have errors of this size.
@@ -149,6 +151,16 @@ class Directions:
         """By how much squared errors of sums are larger than those of white noise, in the output where most; or one."""
         found = [long_run(correlation(one, one, range(1, lags + 1))[0]) for one, lags in self._series(e)]
         return float(np.max([1.0, *found]))
+
+    def likely(self, gain: float, left: np.ndarray) -> bool:
+        """Whether another cause is beyond doubt, with the innovations (N,) that it leaves and its ``gain`` in log-likelihood.
+
+        Likelihoods of correlated innovations differ by too much. By how much, a short series does not tell.
+        """
+        if self.white(left):
+            return gain > MORE_LIKELY
+        long = all(lags == LAGS for _, lags in self._series(left))
+        return long and gain > MORE_LIKELY * self.correlated(left)
 
     def white(self, e: np.ndarray) -> bool:
         """Whether innovations (N,) may be white, in all outputs and records, over few lags and over many."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from pm_sysid.symbolic.system import System
 
 #: Outputs whose standard deviations differ by more than this factor get a word about sharing one noise.
 UNEQUAL = 20.0
+#: Where the package is: warnings are for the line of the user's that led into it.
+PACKAGE = str(Path(__file__).parents[1])
 #: What records are called that a model or a fit was made for, for :func:`check_channels`.
 OF_FIT = "record {} of the fit"
 
@@ -97,9 +100,7 @@ def check_channels(which: str, record: TimeSeries, other: str, others: Sequence[
                     )
 
 
-def warn_of_other_inputs(
-    which: str, record: TimeSeries, others: Sequence[TimeSeries], names: Sequence[str], stacklevel: int = 3
-) -> None:
+def warn_of_other_inputs(which: str, record: TimeSeries, others: Sequence[TimeSeries], names: Sequence[str]) -> None:
     """Warn if the inputs of a record have other names than those of the fit, or move otherwise between the samples.
 
     ``which`` is what the record is called, and ``names`` are those of the system, which a record may have, too; nothing is
@@ -112,13 +113,13 @@ def warn_of_other_inputs(
         warnings.warn(
             f"{which} has inputs that are {record.intersample!r} between the samples, and {OF_FIT.format(0)} has "
             f"{fit.intersample!r}: give TimeSeries(..., intersample={fit.intersample!r}) if they are made alike.",
-            stacklevel=stacklevel,
+            skip_file_prefixes=(PACKAGE,),
         )
     if not any(all(map(_alike, record.inputs, known)) for known in (names, *(own.inputs for own in others))):
         warnings.warn(
             f"{which} has the inputs {record.inputs}, and {OF_FIT.format(0)} has {fit.inputs}: channels are matched by "
             "order. Name them alike if they are the same.",
-            stacklevel=stacklevel,
+            skip_file_prefixes=(PACKAGE,),
         )
 
 

@@ -213,7 +213,7 @@ def say_chosen(criterion: Criterion, n: int, change: float) -> None:
         _log.info("%s", text)
 
 
-def searched_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None, float]:
+def searched_substeps(criterion: Criterion, first: int = 1, most: int = MOST) -> tuple[int | None, float]:
     """The fewest of ``first``, twice, four times ... it that will do, and what still changes there; None if none will do."""
     values: dict[int, Any] = {}
 
@@ -231,7 +231,7 @@ def searched_substeps(criterion: Criterion, first: int = 1) -> tuple[int | None,
             change = max(change, criterion.unseen(finest))
         if change < criterion.tolerance:
             return n, change
-        if 2 * n > MOST:
+        if 2 * n > most:
             return None, change
         values.pop(n)
         n *= 2

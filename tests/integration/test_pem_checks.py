@@ -82,7 +82,12 @@ def test_a_run_that_nothing_measured_starts_says_so(filtered: sid.PEMResult) -> 
     with pytest.warns(UserWarning, match="record has inputs that are .* between the samples, and record 0") as caught:
         filtered.predict(record=record(seed=3).replace(intersample="foh"))
     assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="record has inputs that are") as caught:
+        filtered.resid(record(seed=3).replace(intersample="foh"))
+    assert caught[0].filename == __file__
     filtered.simulate(unmeasured, x0=0.0)
+    at_rest = sid.fit_pem(OSCILLATOR, record(), {"k": 3.0, "c": 0.3}, predictor=FREE, x0=0.0, progressbar=False)
+    assert at_rest.simulate(unmeasured)["y"][0] == 0.0  # as was said of the fit
 
 
 def test_one_of_several_records_is_picked_by_number() -> None:

@@ -34,6 +34,7 @@ from pm_sysid.recurrence.threads import default_threads
 from pm_sysid.symbolic.scalars import symbols
 from support.batches import (
     BATCH,
+    CASES,
     NONE,
     PYTHON,
     Particles,
@@ -155,6 +156,28 @@ def test_environment_sets_the_threads(own: str, common: str, expected: Any, monk
     else:
         with pytest.raises(ValueError, match=expected):
             default_threads()
+
+
+@pytest.mark.parametrize("kind", ["duffing", "linear"])
+def test_blocks_of_any_size_give_the_same_digits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block computes the vectors that hold particles, and threads share a long record's."""
+    particles = spread(CASES[kind](), 40)
+    ends = [0, len(particles.record[0])]
+    g = cotangents(particles, ends)
+    whole = [*particles.run(ends, threads=1), *particles.pull(ends, g, threads=1)]
+    monkeypatch.setattr(backend, "LONG_RECORD", 0)
+    monkeypatch.setattr(backend, "_TEXT", f"{kind} without a shortest record")
+    for cached in (backend._value, backend._gradient, compiled):
+        cached.cache_clear()
+    try:
+        for n, threads in product((1, 7, 8, 9, 16, 17, 33, 40), (1, 2, 3, 16)):
+            few = particles.pick(slice(0, n))
+            found = [*few.run(ends, threads=threads), *few.pull(ends, [c[:n] for c in g], threads=threads)]
+            for a, b in zip(found, whole, strict=True):
+                np.testing.assert_array_equal(a, b[:n])
+    finally:
+        for cached in (backend._value, backend._gradient, compiled):
+            cached.cache_clear()
 
 
 def test_set_threads_returns_what_was_in_force() -> None:
