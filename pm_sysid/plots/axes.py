@@ -212,7 +212,7 @@ def draw_data(ax: Axes, t: FloatArray, x: FloatArray, lw: float, markersize: flo
     """Draw measurements: dots where they can be told apart, else a line, of which those without neighbours would be no part."""
     there = ~np.isnan(x)
     if there.sum() <= _DOTTED:
-        ax.plot(t[there], x[there], ls="none", marker=".", markersize=markersize, **style)
+        ax.plot(t, x, ls="none", marker=".", markersize=markersize, **style)
         return
     draw_line(ax, t, x, lw=lw, **style)
     around = np.concatenate([[False], there, [False]])
