@@ -251,7 +251,9 @@ class _Run:
             self._search(self.mode)
 
     def _search(self, known: Mode | None) -> None:
-        options: dict[str, Any] = {"start": self.start} if known is None else {"start": known.initvals, "prior_draws": 0}
+        options: dict[str, Any] = {} if self.start is None else {"start": self.start}
+        if known is not None:
+            options = {"start": known.initvals, "prior_draws": 0}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:

@@ -577,9 +577,14 @@ class SeveralStarts:
         return [p for p in rest if not self.aliased(best, p.solution) and not self.reflected(best, p.solution)]
 
     def reflected(self, best: Solution, other: Solution) -> bool:
-        """Whether another optimum fits exactly as well, and has more signs than the best that are not those of the guess."""
+        """Whether another optimum fits exactly as well, and has more signs than the best that are not those of the guess.
+
+        Where other guesses are given the signs of one say nothing.
+        """
         c = self.coordinates
         assert c is not None
+        if self.kind == "given":
+            return False
         same = abs(c.gain(best.evaluation.value, other.evaluation.value)) < IMAGE
         turned, further = self.crossed(best.x), self.crossed(other.x)
         if not same or (turned & ~further).any() or not (further & ~turned).any():
