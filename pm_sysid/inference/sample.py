@@ -328,7 +328,7 @@ class _Run:
         What lies beyond is judged on the draws.
         """
         mode = self._found()
-        if not a_quarter(self.model):
+        if self.more_steps or not a_quarter(self.model):  # draws of another sampler may have asked for more since
             return
         functions, points = PosteriorFunctions(self.model), list[np.ndarray]()
         known: list[Mode | LocalMode] = [m for m, share in zip(mode.modes, mode.shares, strict=True) if share > SECOND_MODE]

@@ -48,6 +48,11 @@ def dead_time(
         Bounds.
     directions : Directions
         Of the innovations there.
+
+    Returns
+    -------
+    DeadTime or None
+        ``moved`` and ``step`` (k,) are what a few steps of Newton with the shifted inputs do to the unknowns.
     """
     filter, free = target.filter, np.flatnonzero(np.isfinite(stderr) & (stderr > 0))
     told = free[~target.layout.positive[free]]
