@@ -638,9 +638,12 @@ class _Run:
         if drawn.method != "nuts":
             if said := [r for r in (*drawn.wrong, *drawn.unknown, allow_for_integration(idata, self.model)) if r]:
                 doubt_evidence(idata, said)
+        misfits = self._misfits(idata) if trusted else []
         verdict = "Nothing is known against these draws." if trusted else "These draws cannot be trusted."
-        remarks = [*self.remarks, *self._misfits(idata)] if trusted else []
-        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *remarks])
+        if misfits:  # two things: whether the posterior was drawn, and whether it is that of the right model
+            verdict = "Nothing is known against these draws as draws of this posterior, but something against the model."
+        remarks = self.remarks if trusted else []
+        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *remarks, *misfits])
         self.say(verdict.rstrip("."))
         idata.attrs.update(
             verdict=verdict,

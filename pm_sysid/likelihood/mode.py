@@ -17,7 +17,7 @@ from pm_sysid.environment import ieee_arithmetic
 from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.descent import Batch, Descent, descend, units
 from pm_sysid.likelihood.filter_steps import a_quarter, followed, put_steps, refined, substeps_attrs, twice
-from pm_sysid.likelihood.filter_view import filter_names
+from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.global_search import (
     ROUNDS,
     Peak,
@@ -66,6 +66,9 @@ OTHER_SHARES = "modes hold other shares of the posterior"
 LONG_WAY, COARSE, NEAR_ENOUGH = 10_000, 4, 0.01
 #: Fewer steps say nearly the same where the log posterior is so near, in nats and over what the way gains.
 CLOSE, CLOSE_SHARE = 1.0, 0.5
+#: Points beside the end of a search, near and farther off in standard deviations of the prior; and how many more of the latter
+#: the filter has to pass for twice the steps.
+BESIDE, EDGE, MORE_PASS = 64, (0.01, 0.1), 8
 #: Draws of the Laplace approximation at which the steps of filters are judged, and how often.
 JUDGED, SETTLINGS = 10, 5
 #: A draw of the Laplace approximation that would be as far from the mode with this probability is none of the posterior.
@@ -322,6 +325,7 @@ def find_mode(
             hunt.run(draws, starts, tempering)
             hunt.look_elsewhere(draws[:ELSEWHERE])
             hunt.settle()
+            hunt.go_beyond_edges(starts, tempering)
             hunt.settle_shares(starts, tempering)
             hunt.found()
         except KeyboardInterrupt:
@@ -481,6 +485,53 @@ class Hunt:
             if not refined(points, self.functions.model, where, following=not best.converged):
                 return
             self._climb_again(best.point)
+
+    def go_beyond_edges(self, starts: int, tempering: bool) -> None:
+        """Where the best search stopped at an edge that too few steps draw, take the steps without it, and search again.
+
+        Draws of the prior that come near a record may be quiet where the right parameters are not: with the few steps that do
+        for them the filter does not get through the record at the others, and every search ends where that begins.
+        """
+        model = self.functions.model
+        for _ in range(SETTLINGS):
+            if not self.peaks or not len(self.draws) or ranked(self.peaks)[0].converged:
+                return
+            before = {name: filter_view(name, model).op.grid.choice for name in twice(model)}
+            try:
+                enough = self._steps_without_edge(ranked(self.peaks)[0].point)
+            finally:
+                put_steps(before, model)
+            if not enough:
+                return
+            counts = ", ".join(f"{c.substeps} steps a sample of {name!r}" for name, c in enough.items())
+            if any(c.asked != "auto" for c in enough.values()):
+                further = "the filter gets through the record beyond where the search ended: take more substeps"
+                self.remarks.append(f"with {counts} {further}")
+                return
+            self.remarks.append(
+                f"{counts}, since with fewer the filter gets no further through the record where searches ended"
+            )
+            put_steps(enough, model)
+            self.peaks, self.searches = [], 0
+            self.run(self.draws, starts, tempering)
+            self.settle()
+
+    def _steps_without_edge(self, point: np.ndarray) -> dict[str, StepChoice]:
+        """The equal steps with which an edge beside a point (d,) is gone; empty if more steps do not move it."""
+        model, rng, enough = self.functions.model, np.random.default_rng(0), dict[str, StepChoice]()
+        near, far = (point + width * self.scale * rng.standard_normal((BESIDE, point.size)) for width in EDGE)
+        passed = self._finite(near), self._finite(far)
+        while finer := {name: c for name, c in twice(model).items() if c.substeps <= MOST}:
+            put_steps(finer, model)
+            now = self._finite(near), self._finite(far)
+            if now[1] < passed[1] + MORE_PASS if enough else now[0] <= passed[0]:
+                break
+            enough, passed = finer, now
+        return {n: replace(c, where="where a search had ended", error=np.nan, settled=False) for n, c in enough.items()}
+
+    def _finite(self, points: np.ndarray) -> int:
+        """At how many points the log posterior is finite."""
+        return int(np.isfinite(self.functions.values(points)).sum())
 
     def _allowed(self, cloud: np.ndarray, best: Peak) -> np.ndarray:
         """Which draws of a Laplace approximation the posterior knows, by the present steps or by twice as many.

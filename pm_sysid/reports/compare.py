@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from pm_sysid.likelihood.coordinates import Coordinates
 from pm_sysid.likelihood.filter_view import filter_names, filter_view
 from pm_sysid.likelihood.prior_draws import constrained
 from pm_sysid.posterior.information_criteria import dic_of, loo_of, waic_of
+from pm_sysid.posterior.innovations import misfit
 from pm_sysid.posterior.log_likelihood import evaluate
 from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
 from pm_sysid.posterior.predict import predict
@@ -27,7 +29,7 @@ from pm_sysid.posterior.substep_check import check_substeps
 from pm_sysid.records.metrics import fit_percent, rmse
 from pm_sysid.records.overlap import shared_samples
 from pm_sysid.records.timeseries import TimeSeries
-from pm_sysid.reports.comparison import CRITERIA, Comparison
+from pm_sysid.reports.comparison import CRITERIA, UNDECIDED, UNDECIDED_BY_LOO, Comparison, listed
 from pm_sysid.reports.comparison_page import Case
 from pm_sysid.reports.validation import Validation
 from pm_sysid.reports.verdicts import distrust
@@ -77,14 +79,15 @@ def compare_models(
     Notes
     -----
     What the criteria warn of is collected in ``notes`` instead, and so are posteriors whose chains have not mixed, or that
-    :func:`sample` does not trust, criteria that finer filter steps would change, and records of validation of which a
-    stretch of samples was used for the fit. The evidence is that of :func:`log_evidence`, for posteriors of
-    :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the
-    weights, ``notes`` say where they leave open which model is the best, and what speaks against an evidence. Where a model
-    has potentials, evidences of the two kinds of runs are not of one definition, which ``notes`` say, too. Stacking weights
-    are those of ``az.compare`` from LOO (Yao et al. 2018). They may be one and zero for two models that are the same but for
-    chance, so that ``notes`` say where LOO does not decide: differences below two standard errors, or below 8 as deviances
-    (Sivula, Magnusson, Matamoros and Vehtari 2025). Compare Green (2015), Table 2.
+    :func:`sample` does not trust, models whose innovations are no noise, criteria that finer filter steps would change, and
+    records of validation of which a stretch of samples was used for the fit. ``conclusion`` says in sentences which model is
+    the best by which criterion, and which do not decide. The evidence is that of :func:`log_evidence`, for posteriors of
+    :func:`sample_ibis` or ``pm.sample_smc``; its errors go into the weights, ``notes`` say where they leave open which model
+    is the best, and what speaks against an evidence. Where a model has potentials, evidences of the two kinds of runs are not
+    of one definition, which ``notes`` say, too. Stacking weights are those of ``az.compare`` from LOO (Yao et al. 2018). They
+    may be one and zero for two models that are the same but for chance, so that ``notes`` say where LOO does not decide:
+    differences below two standard errors, or below 8 as deviances (Sivula, Magnusson, Matamoros and Vehtari 2025). Compare
+    Green (2015), Table 2.
 
     Examples
     --------
@@ -331,9 +334,7 @@ def _undecided(table: pd.DataFrame) -> dict[str, str]:
     for name in value.index[error.notna()].drop(best, errors="ignore") if np.isfinite(error[best]) else []:
         apart, of = value[best] - value[name], float(np.hypot(error[best], error[name]))
         if apart < max(1.0, 2 * of):
-            notes[str(name)] = (
-                f"evidence: it does not decide between {best!r} and {name!r}: logarithms {apart:.2f} +- {of:.2f} apart."
-            )
+            notes[str(name)] = f"{UNDECIDED} between {best!r} and {name!r}: logarithms {apart:.2f} +- {of:.2f} apart."
     return notes
 
 
@@ -344,7 +345,7 @@ def _undecided_by_loo(table: pd.DataFrame) -> dict[str, str]:
         return {}
     best = table["LOO"].idxmin()
     return {
-        str(name): f"stacking weight: LOO does not decide between {best!r} and {name!r} (deviances {apart[name]:.1f} +- "
+        str(name): f"{UNDECIDED_BY_LOO} between {best!r} and {name!r} (deviances {apart[name]:.1f} +- "
         f"{error[name]:.1f} apart), and weights do not say how sure they are."
         for name in table.index.drop(best)
         if apart[name] < max(SMALL_DIFFERENCE, 2 * error[name])
@@ -358,15 +359,11 @@ def _not_normalised(models: Mapping[str, pm.Model], runs: Mapping[str, Any]) -> 
     if not normalised:
         return {}
     return {
-        name: f"evidence: it cannot be compared with that of {_listed(normalised)}: pm.sample_smc takes potentials and "
+        name: f"evidence: it cannot be compared with that of {listed(normalised)}: pm.sample_smc takes potentials and "
         "transforms as they are, sample_ibis and sample normalise the prior that these leave. Sample all models in one way."
         for name in known
         if name not in normalised and constrained(Coordinates(models[name]))
     }
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
 
 
 def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: list[str]) -> Case:
@@ -377,6 +374,9 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
             said.append(f"validation: the model has {len(filters)} ODEFilters; only a model with one can run free.")
         return Case(model, idata, None, [])
     (label,) = filters
+    with suppress(ValueError, TypeError):  # of draws that are not finite, of which other notes say so
+        if (wrong := misfit(idata, label, model)) is not None:
+            said.append(f"model: {wrong.words}.")
     system, predictions = filter_view(label, model).system, []
     given = {k: v for k, v in (validation.x0 or {}).items() if k in system.states}
     if validation.all and system.driving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import with_unit
-from pm_sysid.reports.blocks import Notes
+from pm_sysid.reports.blocks import Notes, Paragraph
 from pm_sysid.reports.comparison_page import Case, page
 from pm_sysid.reports.html import Page, fragment
 
@@ -20,6 +21,8 @@ from pm_sysid.reports.html import Page, fragment
 UNKNOWN = "unknown"
 #: Criteria of a comparison.
 CRITERIA = ("DIC", "WAIC", "LOO")
+#: Beginnings of notes where errors leave open which model is the best.
+UNDECIDED, UNDECIDED_BY_LOO = "evidence: it does not decide", "stacking weight: LOO does not decide"
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +43,8 @@ class Comparison:
         The criteria by model, pointwise, for ``az.compare`` and ``az.plot_compare``.
     notes : dict
         What is not to be trusted, by model.
+    conclusion : str
+        What the table says, and where it does not decide, in sentences; empty for one model.
     """
 
     table: pd.DataFrame
@@ -50,13 +55,22 @@ class Comparison:
     validation: tuple[TimeSeries, ...] = ()
     cases: dict[str, Case] = field(default_factory=dict)
 
+    @property
+    def conclusion(self) -> str:
+        """Which model evidence, LOO and free runs of validation hold best, or that they do not say, in sentences."""
+        if len(self.table) < 2:
+            return ""
+        return " ".join(filter(None, (self._by_evidence(), self._by_loo(), self._by_validation(), self._in_doubt())))
+
     def __repr__(self) -> str:
         legend = "DIC, WAIC and LOO are deviances: lower is better. ± is a standard error. What is marked ! is explained below."
         lines = [self._short().to_string(), legend if self.notes else legend[: legend.index(" What")]]
+        lines += [self.conclusion] if self.conclusion else []
         return "\n".join(lines + [f"{k}: {note}" for k, some in self.notes.items() for note in some])
 
     def _repr_html_(self) -> str:
-        return self.table_html() + fragment([Notes(self.notes)])
+        said = [Paragraph(self.conclusion)] if self.conclusion else []
+        return self.table_html() + fragment([*said, Notes(self.notes)])
 
     def table_html(self) -> str:
         """Return the table alone, as HTML."""
@@ -74,8 +88,58 @@ class Comparison:
         -------
         pathlib.Path
         """
-        html = page(self.table_html(), self.notes, self.cases, self.validation)
+        html = page(self.table_html(), self.notes, self.cases, self.validation, self.conclusion)
         return Page.of(path, html)
+
+    def _noted(self, *begins: str) -> list[str]:
+        """Models with a note that begins so."""
+        return [str(m) for m in self.table.index if any(note.startswith(begins) for note in self.notes.get(str(m), ()))]
+
+    def _by_evidence(self) -> str:
+        value, weight = self.table["log_evidence"], self.table["weight_evidence"]
+        if value.isna().all():
+            return ""
+        if value.isna().any():
+            return f"Evidence says nothing: that of {listed(map(str, value.index[value.isna()]))} is not known."
+        if doubted := self._noted("evidence:", "posterior:"):
+            open_ = self._noted(UNDECIDED)
+            if set(doubted) == set(open_) and not self._noted("posterior:"):
+                return f"Evidence does not decide between {listed([str(value.idxmax()), *open_])}."
+            return f"Evidence does not decide: see the notes on {listed(doubted)}."
+        best, error = value.idxmax(), self.table.get("weight_evidence_se")
+        within = "" if error is None or not error[best] >= 0.005 else f" ± {error[best]:.2f}"
+        return f"By evidence {str(best)!r} is the most probable of these models (probability {weight[best]:.2f}{within})."
+
+    def _by_loo(self) -> str:
+        loo, apart, error = self.table["LOO"], self.table["dLOO"], self.table["dLOO_se"]
+        if loo.isna().all():
+            return ""
+        if self.table["weight_stacking"].isna().any():
+            return "LOO says nothing: not all models have one of the same points."
+        if doubted := self._noted("LOO:", "posterior:"):
+            return f"LOO does not decide: see the notes on {listed(doubted)}."
+        best = loo.idxmin()
+        if open_ := self._noted(UNDECIDED_BY_LOO):
+            return f"LOO does not decide between {listed([str(best), *open_])}."
+        second = loo.drop(best).idxmin()
+        gap = f"deviance {apart[second]:.1f} ± {error[second]:.1f} below that of {str(second)!r}"
+        return f"By LOO {str(best)!r} predicts best ({gap})."
+
+    def _by_validation(self) -> str:
+        fits = [c for c in self.table.columns if str(c).split("[")[0] == "fit"]
+        if not fits or self.table[fits].isna().any(axis=None):
+            return ""
+        if seen := self._noted("validation:"):
+            return f"Validation: see the notes on {listed(seen)}."
+        mean = self.table[fits].mean(axis=1).sort_values(ascending=False)
+        return f"Free runs of validation: {', '.join(f'{str(m)!r} {v:.1f} %' for m, v in mean.items())}."
+
+    def _in_doubt(self) -> str:
+        if not (wrong := self._noted("model:")):
+            return ""
+        if len(wrong) == len(self.table):
+            return "Every one of these models is contradicted by its innovations: the best of them is not right for that."
+        return f"Innovations contradict {listed(wrong)}."
 
     def _unit(self, score: str, name: str) -> str:
         """Unit of a column of errors, where the records of validation say that of the output; empty if none is known."""
@@ -108,6 +172,11 @@ class Comparison:
                 both = None if error is None else _both(table[name], error, ".2f", UNKNOWN)
                 columns[title] = both or [_text(v, ".2f") for v in table[name]]
         return pd.DataFrame(columns, index=table.index)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a sentence."""
+    return ", ".join(map(repr, names))
 
 
 def _text(value: float, form: str) -> str:

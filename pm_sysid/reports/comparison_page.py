@@ -75,9 +75,15 @@ class Case(NamedTuple):
     predictions: list[np.ndarray]
 
 
-def page(table: str, notes: Mapping[str, Sequence[str]], cases: Mapping[str, Case], validation: Sequence[TimeSeries]) -> str:
+def page(
+    table: str,
+    notes: Mapping[str, Sequence[str]],
+    cases: Mapping[str, Case],
+    validation: Sequence[TimeSeries],
+    conclusion: str = "",
+) -> str:
     """HTML of the whole comparison."""
-    parts = overview(table, notes, cases, validation)
+    parts = overview(table, notes, cases, validation, conclusion=conclusion)
     for name, case in cases.items():
         parts.append(Heading(name))
         parts += [figure(caption, draw) for caption, draw in _figures(case)]
@@ -90,10 +96,11 @@ def overview(
     cases: Mapping[str, Case],
     validation: Sequence[TimeSeries],
     units: Mapping[str, str] | None = None,
+    conclusion: str = "",
 ) -> list[Block]:
-    """Table of the models, their predictions of the records of validation, and the meaning of the table."""
+    """Table of the models, what it says, their predictions of the records of validation, and the meaning of the table."""
     there = {term: text for term, text in MEANINGS.items() if COLUMNS[term] in table}
-    parts: list[Block] = [Frame(table), Notes(notes)]
+    parts: list[Block] = [Frame(table), *([Paragraph(conclusion)] if conclusion else []), Notes(notes)]
     if validation:
         parts.append(Heading("Validation", 3))
         parts += [figure(caption, draw, units) for caption, draw in _validation(cases, validation)]

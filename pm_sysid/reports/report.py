@@ -164,7 +164,9 @@ def report(
             plain = replace(first.validation, records=[r.replace(units=None) for r in first.validation.all])
             compared = replace(compare_models(pairs, plain, evidence=evidence), validation=first.validation.all)
             summary.append(Heading("Comparison"))
-            summary += overview(compared.table_html(), compared.notes, compared.cases, first.validation.all, units)
+            summary += overview(
+                compared.table_html(), compared.notes, compared.cases, first.validation.all, units, compared.conclusion
+            )
         else:
             (study,) = studies.values()
             summary += [Heading("In short"), Verdicts(study.verdicts)]

@@ -200,7 +200,10 @@ class Study:
         if len(found.names) > 1:
             correlations = partial(plot_correlation, posterior, var_names=self.names)
             blocks.append(figure("Posterior correlation", correlations, self.units))
-        return [*blocks, self._attributes(posterior)]
+        blocks.append(self._attributes(posterior))
+        if choices := str(getattr(self.idata, "attrs", {}).get("choices", "")):
+            blocks.append(Printed(choices, summary="What sid.sample did"))
+        return blocks
 
     def _prior(self) -> tuple[xr.DataTree, Diagnostics | None]:
         """Posterior and prior as one result; the user's own is left alone."""
