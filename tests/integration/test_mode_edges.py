@@ -24,9 +24,7 @@ def reactor(t, x, u, p):
     return 1.0 - x.Ca - rate, 350.0 - x.T + p.H * rate + p.U * (u.Tc - x.T)
 
 
-SYSTEM = sid.System(
-    reactor, states=("Ca", "T"), params=tuple(TRUE), inputs=("Tc",), observe=lambda t, x, dx, u, p: {"T": x.T}
-)
+SYSTEM = sid.System(reactor, states=("Ca", "T"), params=tuple(TRUE), inputs=("Tc",), observe=lambda t, x, dx, u, p: {"T": x.T})
 
 
 @pytest.fixture(scope="module")

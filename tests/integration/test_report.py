@@ -52,9 +52,11 @@ def draws(seed: int = 0, n: int = 400, **away: float) -> xr.DataTree:
     rng = np.random.default_rng(seed)
     centre = {**TRUTH, "noise": NOISE, **away}
     std = {"c": 0.003, "k": 0.03, "noise": 0.0005}
-    return xr.DataTree.from_dict(
+    found = xr.DataTree.from_dict(
         {"posterior": xr.Dataset({k: (("chain", "draw"), rng.normal(v, std[k], (2, n))) for k, v in centre.items()})}
     )
+    found.attrs["choices"] = "NUTS from the mode\nNothing is known against these draws"
+    return found
 
 
 MODEL = build()
@@ -102,6 +104,7 @@ def test_a_report_has_all_its_sections_and_needs_no_other_file(good) -> None:
     assert all(image["src"].startswith("data:image/") and image["alt"] for image in page.images)
     assert len(page.images) >= 4 + 2 + 2 + 2 + 2 + 4  # equations, records, densities, fit, residuals, validation
     assert not re.search(r"<(script|link)|href=\"http", good)
+    assert re.search("<summary>What sid.sample did</summary>.*NUTS from the mode", good, re.DOTALL)
     assert 'class="warning"' not in good
 
 

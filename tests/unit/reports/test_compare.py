@@ -49,6 +49,14 @@ def test_censored_and_uncensored_models_are_not_compared() -> None:
         sid.compare_models({"normal": (normal, IDATA), "censored": (censored, IDATA)})
 
 
+def test_models_that_their_innovations_contradict_are_noted() -> None:
+    model = decay(RECORD.replace(y=Y + 0.05 * np.random.default_rng(0).standard_normal(len(Y))))
+    away = xr.DataTree.from_dict({"posterior": 2.0 * IDATA["posterior"].to_dataset()})
+    found = sid.compare_models({"near": (model, IDATA), "away": (model, away)})
+    assert [name for name, notes in found.notes.items() if any(n.startswith("model: the innov") for n in notes)] == ["away"]
+    assert "Innovations contradict 'away'." in found.conclusion
+
+
 def swing(substeps: int, *, told: bool) -> pm.Model:
     """Four turns a sample interval of two, whose frequency is unknown or not; and a number that nothing depends on."""
     system = sid.System(
