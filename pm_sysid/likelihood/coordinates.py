@@ -23,7 +23,10 @@ from pm_sysid.recurrence.functions import compiled
 
 def model_of(model: pm.Model | None) -> pm.Model:
     """Return the model given, or the one on the context stack."""
-    model = pm.modelcontext(model)
+    try:
+        model = pm.modelcontext(model)
+    except TypeError as error:  # of PyMC, without a remedy
+        raise TypeError("No model on context stack; call this inside `with model:`, or give the model: model=...") from error
     if not isinstance(model, pm.Model):
         draws = f" sample takes the number of draws by name, draws={model}." if isinstance(model, int) else ""
         raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or None for the one on the context stack.{draws}")

@@ -202,7 +202,8 @@ class System:
                 ) from error
             raise TypeError(
                 f"{what} could not be traced: it receives symbolic values, so write pm.math.sin instead of math.sin or np.sin, "
-                "pm.math.sgn instead of np.sign, and pm.math.switch(condition, a, b) instead of if or np.where "
+                "pm.math.sgn instead of np.sign, pm.math.maximum instead of max or np.maximum (minimum the same), and "
+                "pm.math.switch(condition, a, b) instead of if or np.where "
                 f"({str(error).rstrip('.')})."
             ) from error
 
