@@ -709,6 +709,9 @@ def actuators(n: int) -> dict[str, Any]:
         ("lag, negative side of gain 0.7, noise 0.05", LAG, 0.05, lambda u: np.where(u > 0, u, 0.7 * u), "max(u, 0)"),
         ("lag, preload of 0.2, noise 0.05", LAG, 0.05, lambda u: u + 0.2 * np.sign(u), "sign(u)"),
         ("oscillator, dead zone of 0.2, noise 0.05", SPRING, 0.05, zone(0.2), "dead zone"),
+        ("lag, saturation at 0.7, noise 0.05", LAG, 0.05, lambda u: np.clip(u, -0.7, 0.7), "saturation"),
+        ("lag, saturation at 0.9, noise 0.05", LAG, 0.05, lambda u: np.clip(u, -0.9, 0.9), "saturation"),
+        ("oscillator, saturation at 0.9, noise 0.05", SPRING, 0.05, lambda u: np.clip(u, -0.9, 0.9), "saturation"),
     ]
     for system, kind in ((LAG, "lag"), (SPRING, "oscillator")):
         cases += [(f"{kind}, {d} samples late, noise 0.05", system, 0.05, late(d), f"{abs(d)} sample") for d in (-2, 1, 3, 7)]

@@ -45,6 +45,10 @@ MISSES = 1e-4
 FEW_LEFT = 20
 #: Measured values of an output that tell its noise, at least.
 FEW_OF_NOISE = 3
+#: Correlation of two unknowns from which on they are known in combination only.
+ALIKE = 0.9995
+#: Factor by which innovations may differ from what numbers given for the noise say, and standard errors by which they must.
+SIZE, SURELY = 1.25, 4.0
 #: Share of what coloured noise of the sensors gains that random pushes on the states gain where they explain nearly as much.
 NEARLY = 0.8
 #: Share of the best gain by which inputs that move otherwise between the samples come before sensors and terms.
@@ -124,6 +128,12 @@ class Conclusion:
 
     def look_beyond(self) -> None:
         """Whether the record shows what no unknown stands for. Errors of the integration, which look the same, come before."""
+        self._look_for_causes()
+        if self._rest is not None and not self.untold:
+            self._of_size(self._rest)
+
+    def _look_for_causes(self) -> None:
+        """Causes that can be named: inputs and sensors that are other than told, terms that are missing."""
         rest = self._rest
         if rest is None or rest.noiseless or not (self.success or rest.coloured):
             return
@@ -317,6 +327,35 @@ class Conclusion:
                 "noise. Give a number (R=...)."
             )
 
+    def _of_size(self, rest: LeftOver) -> None:
+        """Whether innovations are as large as a noise says whose size was given: standard errors have no other source."""
+        if not isinstance(self.target, LogLikelihood) or self._positive.any() or rest.noiseless:
+            return
+        z = np.full(self.target.measured.shape, np.nan)
+        z[self.target.measured] = self._samples.standardised
+        count = np.isfinite(z).sum(axis=0)
+        for name, output, n in zip(self.target.filter.records[0].outputs, z.T, count, strict=True):
+            left = n - np.sum(~(self.held | self.unseen)) / len(count)  # unknowns fit a part of the noise
+            size = float(np.sqrt(np.nansum(output**2) / left)) if left > 1 else 1.0
+            if max(size, 1 / size) < SIZE or abs(size - 1.0) < SURELY * max(size, 1.0) / np.sqrt(2.0 * left):
+                continue
+            given = "Q and R say" if self.target.filter.n_process else "R says"
+            says = f"The innovations of {name} are {size:.2g} times as large as {given}"
+            if size > 1.0:
+                why = (
+                    f"{says}: the noise is larger, or the model lacks dynamics, and the standard errors are too small. Let the "
+                    'record tell the noise (R="estimate"), or give a number that it bears out.'
+                )
+                if self.success:
+                    self._fails(why)
+                else:  # for a reason that may be the cause
+                    self._words.append(why)
+            else:
+                self._words.append(
+                    f"{says}: the standard errors are larger than they need to be. Let the record tell the noise "
+                    '(R="estimate").'
+                )
+
     def _measured_by_noise(self) -> np.ndarray:
         """How many values (k,) each unknown that is a measurement noise is the standard deviation of; zero for the others."""
         filter, layout, measured = self.target.filter, self.unknowns.layout, self.target.measured
@@ -352,7 +391,13 @@ class Conclusion:
             # Those without any trace together; of those that cannot be told from each other, one.
             blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
             self.untold = [i for i in starts if blind[i]] or starts[-1:]
-        if not endless:
+        if not endless and self.found.doubt and rest.coloured:  # the first thing to mend is that
+            self.success = False
+            self._words.append(
+                f"The record cannot tell {self._named(unseen)} at this optimum, which may be the wrong one: what it tells at "
+                "the right one is not known."
+            )
+        elif not endless:
             known = ", give what is known of the start (x0=...)" if np.any(unseen & layout.initial) else ""
             self._fails(
                 f"The record cannot tell {self._named(unseen)} (from each other, or at all): the prediction errors do not "
@@ -373,11 +418,34 @@ class Conclusion:
         """Whether the fit worsens two standard errors away as much as it should."""
         unknowns = self.unknowns
         ripple = roughness(self.target, self.x, self.evaluation, self.covariance, unknowns.lower, unknowns.upper)
-        if ripple > ROUGH:
+        if ripple <= ROUGH:
+            return
+        worse = (
+            f"Two standard errors away, the fit worsens {ripple:.2g} times as much as the standard errors say: they do not hold"
+        )
+        if pair := self._in_combination():
+            first, second, r = pair
             self._fails(
-                f"Two standard errors away, the fit worsens {ripple:.2g} times as much as the standard errors say: they do not "
-                f"hold, and other optima as good as this one may be near, since neighbouring solutions part. {SHORTER}"
+                f"{worse}. {first} and {second} are known in combination only (correlation {r:.6f}), along a valley that is "
+                "bent. Give the equations parameters that are less alike: the logarithm of a factor, a rate at a reference "
+                "value in place of a factor and an exponent (Arrhenius), or fix one of the two (fixed=...)."
             )
+            return
+        self._fails(f"{worse}, and other optima as good as this one may be near, since neighbouring solutions part. {SHORTER}")
+
+    def _in_combination(self) -> tuple[str, str, float] | None:
+        """Two unknowns that the record hardly tells apart, and their correlation; None where there are none."""
+        variance = np.diag(self.covariance)
+        known = np.flatnonzero(np.isfinite(variance) & (variance > 0) & ~self._positive)
+        if known.size < 2:
+            return None
+        sd = np.sqrt(variance[known])
+        correlation = np.triu(self.covariance[np.ix_(known, known)] / np.outer(sd, sd), 1)
+        i, j = np.unravel_index(np.argmax(np.abs(correlation)), correlation.shape)
+        if not abs(correlation[i, j]) > ALIKE:
+            return None
+        names = self.unknowns.layout.names
+        return names[known[i]], names[known[j]], float(correlation[i, j])
 
     def _of_far_errors(self) -> None:
         """Whether standard errors hold four of them away."""

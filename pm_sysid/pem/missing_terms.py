@@ -34,8 +34,8 @@ FEWEST, MOST_STATES = 40, 4
 OF_ONE_SIZE = 10.0
 #: A sign is a tanh of the quantity over this share of its root mean square.
 SHARP = 0.05
-#: Half widths of dead zones that are looked at, over the root mean square of an input.
-ZONES = (0.15, 0.3, 0.6, 1.0)
+#: Half widths of dead zones and limits of saturations that are looked at, over the root mean square of an input.
+ZONES = (0.15, 0.3, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0)
 #: Factors of terms are moved by this share of the typical rate of change.
 SMALL = 1e-4
 
@@ -183,10 +183,11 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], states: int)
         yield Term(state, f"{name}^3", lambda z, s, j=j: z[j] ** 3, {j: 3})  # type: ignore[misc]
         yield Term(state, f"sign({name})", lambda z, s, j=j: pt.tanh(z[j] / s[j]), {})  # type: ignore[misc]
         if j >= states:
-            # What an actuator does to its input: other gains to both sides, or nothing (little, or more) within a dead zone.
+            # What an actuator does to its input: other gains to both sides, nothing (little, or more) within a dead zone, or no
+            # more beyond a limit.
             yield Term(state, f"max({name}, 0)", lambda z, s, j=j: pt.maximum(z[j], 0.0), {j: 1}, 0.0)  # type: ignore[misc]
             for part in ZONES:
-                words = f"clip({name}, -{{0}}, {{0}}), as of a dead zone"
+                words = f"clip({name}, -{{0}}, {{0}}), as of a dead zone or a saturation"
                 yield Term(state, words, lambda z, s, j=j, k=part / SHARP: pt.clip(z[j], -k * s[j], k * s[j]), {j: 1}, part)  # type: ignore[misc]
     for i, j in combinations([j for j in moving if j < states], 2):
         for a, b in ((1, 1), (2, 1), (1, 2)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,62 @@ def test_errors_allow_for_causes_that_are_named_and_the_covariance_does_not(monk
         np.testing.assert_allclose(found.x_stderr, plain.x_stderr, rtol=1e-6)
     other = cause._replace(gain=99.0, words="Another.", counts=False)
     assert with_causes(cause, other).message.endswith(f"The record shows it. {allow} Or: Another.")
+
+
+DECAY = sid.System(
+    lambda t, x, u, p: p.b * u.u - p.a * x.x,
+    states=("x",),
+    inputs=("u",),
+    params=("a", "b"),
+    observe=lambda t, x, dx, u, p: x.x,
+)
+
+
+def with_noise(r: Any, **process: Any) -> sid.PEMResult:
+    """A lag with noise of 0.03, fitted with a number for it."""
+    rng, t = np.random.default_rng(1), 0.1 * np.arange(300)
+    data = sid.TimeSeries(t, np.repeat(rng.standard_normal(60), 5), intersample="zoh")
+    y = sid.simulate(DECAY, data, {"a": 1.0, "b": 2.0}, x0=0.0)["y"].to_numpy() + 0.03 * rng.standard_normal(300)
+    predictor = sid.ExtendedKalman(R=r, **process)
+    options: dict[str, Any] = {"predictor": predictor, "objective": "likelihood", "x0": 0.0, "progressbar": False}
+    return sid.fit_pem(DECAY, data.replace(y=y), {"a": 0.7, "b": 1.5}, **options)
+
+
+def test_errors_by_a_noise_that_the_record_contradicts_are_no_success() -> None:
+    small = with_noise({"y": 0.01})
+    assert not small.success
+    assert re.search(r"innovations of y are (2\.[789]|3\.?[0123]?) times as large as R says", small.message)
+    assert "standard errors are too small" in small.message and 'R="estimate"' in small.message
+    large = with_noise({"y": 0.1})
+    assert large.success and "standard errors are larger than they need to be" in large.message
+    both = with_noise({"y": 0.01}, Q={"x": 1e-4})
+    assert not both.success and "times as large as Q and R say" in both.message
+
+
+@pytest.mark.parametrize("r", [{"y": 0.03}, "estimate"])
+def test_a_noise_that_the_record_bears_out_gets_no_word(r: Any) -> None:
+    found = with_noise(r)
+    assert found.success and "times as large" not in found.message
+
+
+def test_two_unknowns_in_combination_have_their_own_remedy() -> None:
+    """The factor and the exponent of a rate: their valley is bent, and no other optimum is near."""
+
+    def reaction(factor: Any) -> sid.System:
+        return sid.System(
+            lambda t, x, u, p: -factor(p) * pt.exp(-p.E / 8.314 / u.T) * x.c,
+            states=("c",),
+            inputs=("T",),
+            params=("A", "E"),
+            observe=lambda t, x, dx, u, p: x.c,
+        )
+
+    t = np.linspace(0.0, 60.0, 60)
+    data = sid.TimeSeries(t, 300.0 + 0.8 * np.minimum(t, 40.0), inputs="T", intersample="foh")
+    y = sid.simulate(reaction(lambda p: p.A), data, {"A": 1e7, "E": 6e4}, x0=2.0)["y"].to_numpy()
+    data = data.replace(y=y + 0.02 * np.random.default_rng(0).standard_normal(60))
+    plain = sid.fit_pem(reaction(lambda p: p.A), data, {"A": 2e7, "E": 6.2e4}, progressbar=False)
+    assert not plain.success
+    assert "A and E are known in combination only" in plain.message and "chaotic" not in plain.message
+    logs = sid.fit_pem(reaction(lambda p: pt.exp(p.A)), data, {"A": np.log(2e7), "E": 6.2e4}, progressbar=False)
+    assert logs.success and abs(logs.p["E"] - 6e4) < 4 * logs.stderr["E"]

@@ -213,3 +213,15 @@ def test_gains_that_differ_between_the_signs_of_an_input_are_seen() -> None:
     data = data.replace(y=run + 0.02 * np.random.default_rng(0).standard_normal(300))
     found = sid.fit_pem(LAG, data, {"a": 0.7, "b": 1.0}, progressbar=False)
     assert not found.success and "max(u, 0)" in found.message
+
+
+@pytest.mark.parametrize("limit", [0.5, 0.8, 1.0])
+def test_an_actuator_that_saturates_is_seen(limit: float) -> None:
+    """Limits of 0.7, 1.2 and 1.5 times the root mean square of the input."""
+    data = actuated(0, 0.0, 0.0)
+    held = data.replace(u=np.clip(data.u, -limit, limit))
+    run = sid.simulate(LAG, held, {"a": 1.0, "b": 2.0}, x0=0.0)["y"].to_numpy()
+    data = data.replace(y=run + 0.02 * np.random.default_rng(0).standard_normal(300))
+    found = sid.fit_pem(LAG, data, {"a": 0.7, "b": 1.0}, progressbar=False)
+    assert "a saturation" in found.message
+    assert not found.success or abs(found.p["b"] - 2.0) < 4 * found.stderr["b"], found
