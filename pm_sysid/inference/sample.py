@@ -42,11 +42,12 @@ from pm_sysid.likelihood.mode import (
     unconstrained,
 )
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
-from pm_sysid.likelihood.prior_draws import constrained
+from pm_sysid.likelihood.prior_draws import constrained, too_few_obey
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.innovations import coloured_output, misfit
 from pm_sysid.posterior.intersample_check import MORE_LIKELY, check_intersample
 from pm_sysid.progress import compiling, drawable, progress_bar
+from pm_sysid.sampling.smc.algorithm import CROWD
 from pm_sysid.sampling.smc.around_mode import EVEN, GOOD_PROPOSALS, HigherPoint, sample_around_mode
 from pm_sysid.sampling.smc.proposals import FEW_UNKNOWNS
 from pm_sysid.sampling.smc.sequential_draws import sequential_draws
@@ -105,10 +106,11 @@ def sample(
       from there. Where the proposals fit poorly, the draws walk until they have forgotten where they were. No gradients are
       needed, all runs in batches, and there is an evidence;
     - else by NUTS. If some of its transitions diverge it begins again with shorter steps;
-    - by :func:`sample_ibis` where there are constraints (potentials), no clear maximum, or several modes and independent
-      proposals do not fit or cannot begin around all of them. It also takes the place of NUTS where chains do not mix, or mix
-      slowly and nothing speaks against the sequential draws. The shares of several modes are checked by weighted draws around
-      each of them; where the sequential draws have others, the weighted ones take their place, and so does their evidence.
+    - by :func:`sample_ibis` where there are constraints (potentials) that prior draws obey, no clear maximum, or several modes
+      and independent proposals do not fit or cannot begin around all of them. It also takes the place of NUTS where chains do
+      not mix, or mix slowly and nothing speaks against the sequential draws. The shares of several modes are checked by
+      weighted draws around each of them; where the sequential draws have others, the weighted ones take their place, and so
+      does their evidence.
 
     Where the initial state of a nonlinear system is uncertain, :func:`check_initial_state` measures what its linearised
     marginalisation costs, and where it has processes, :func:`check_processes` what linearising about these does. Every choice
@@ -364,6 +366,9 @@ class _Run:
             self.say("sequential sampling, since a search ran away to where the density is higher: it may rise without end")
             return "ibis"
         if constrained(coordinates):
+            if few := too_few_obey(coordinates, CROWD * max(self.draws, 20 * self.chains)):
+                self.say(f"NUTS from the mode, since a sequential run cannot begin at the prior: {few}")
+                return "nuts"
             self.say("sequential sampling, since potentials or transforms cut the prior")
             return "ibis"
         shares = self.mode.shares[self.mode.shares > SECOND_MODE]

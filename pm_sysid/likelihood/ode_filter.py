@@ -17,7 +17,7 @@ from pm_sysid.arguments import among, shown
 from pm_sysid.likelihood.filter_rv import Grid, ODEFilterRV, numbers_in, shared, with_variables
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.records.joined import joined
-from pm_sysid.records.remarks import at_a_limit, held, stood_still
+from pm_sysid.records.remarks import at_a_limit, held, stood_still, wrapped
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.solve.by_record import params_by_record, repeated, with_entries
 from pm_sysid.solve.checks import (
@@ -203,7 +203,8 @@ class ODEFilter:
         alone, (system, entries) = system, driven_system(system, latent, varying, coloured)
         records = check_records(system, data)
         measured = joined(records)
-        for remark in (held(records), at_a_limit(records) if limits is None else "", stood_still(records)):
+        at_limits = at_a_limit(records) if limits is None else ""
+        for remark in (held(records), at_limits, wrapped(records), stood_still(records)):
             if remark:
                 _log.warning("%s: %s", name, remark)
         found = measurement_noise(system, noise, limits, records)

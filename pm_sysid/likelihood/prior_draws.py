@@ -75,9 +75,27 @@ def draw_prior_and_mass(coordinates: Coordinates, draws: int, random_seed: Any =
     return rows, mass
 
 
+def too_few_obey(coordinates: Coordinates, count: int) -> str:
+    """Why ``count`` draws of a prior with constraints cannot be had, in words; empty if they can."""
+    try:
+        share = np.exp(draw_prior_and_mass(coordinates, min(count, TELLING), 0)[1].log)
+    except ValueError as error:
+        return str(error).removesuffix(".")
+    if count <= share * MOST_TRIED:
+        return ""
+    return f"one of {1 / share:.2g} prior draws obeys the model's potentials and transforms"
+
+
 def _outside(coordinates: Coordinates, rows: np.ndarray) -> ValueError:
     """What is said where a distribution draws values that its own transform cannot take: zero, or one, by rounding."""
-    label = coordinates.labels[int(np.argmax(~np.isfinite(rows).all(axis=0)))]
+    column = int(np.argmax(~np.isfinite(rows).all(axis=0)))
+    label = coordinates.labels[column]
+    if np.isneginf(rows[:, column]).any():
+        return ValueError(
+            f"the prior of {label} draws numbers that are zero to the last digit and have no logarithm: much of its mass is at "
+            "the smallest numbers there are, as that of a Gamma distribution with a small shape. Give it less there: a larger "
+            "shape, or a prior of the standard deviation (HalfNormal, LogNormal) in place of the precision."
+        )
     return ValueError(
         f"the prior of {label} draws values its transform cannot take; give it a prior whose draws obey the constraint, or "
         "start from particles of your own."
@@ -299,9 +317,15 @@ def _thinned(
         kept.append([c[obeying] for c in columns])
         found, tried = found + int(obeying.sum()), tried + n
         if found < count and tried >= min(max(limit, TRIED_FOR_EACH * found), MOST_TRIED):
+            if not found:
+                raise ValueError(
+                    f"{found} of {tried} prior draws obey the model's potentials and transforms; the constraints contradict "
+                    "the priors."
+                )
             raise ValueError(
-                f"{found} of {tried} prior draws obey the model's potentials and transforms; the constraints contradict the "
-                "priors."
+                f"{found} of {tried} prior draws obey the model's potentials and transforms: too few for a run that begins "
+                "there. Write the constraint into the parameters (one of them as a function of the others), make it wider, or "
+                'sample from a mode, by sid.sample(method="nuts").'
             )
     mass = Mass(np.log(first / tried), np.sqrt(max(second / first**2 - 1 / tried, 0.0)))
     return [np.concatenate(parts)[:count] for parts in zip(*kept, strict=True)], mass

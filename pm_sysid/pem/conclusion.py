@@ -25,7 +25,7 @@ from pm_sysid.pem.side_by_side import Coordinates
 from pm_sysid.pem.uncertain_noise import boundless, has_process_noise, taken_from_noise, uncertain_noise
 from pm_sysid.pem.uneven_noise import UNEVEN, Samples, evened, in_common, samples, sandwich, unevenness
 from pm_sysid.pem.unseen import UNSEEN, changes, sizes, unseen_unknowns
-from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held, limits_of, stood_still
+from pm_sysid.records.remarks import FOLLOWS, Following, at_a_limit, following, held, limits_of, stood_still, wrapped
 
 #: A standard deviation of noise with less information than this about its logarithm is as good as zero.
 NEGLIGIBLE = 1e-3
@@ -268,7 +268,7 @@ class Conclusion:
             )
         self._words += [follows.words(coloured=bool(colour or rest.coloured)) if follows else "", held(records)]
         if not rest.noiseless:
-            self._words += [at_a_limit(records), stood_still(records)]
+            self._words += [at_a_limit(records), wrapped(records), stood_still(records)]
         if shared:
             self._words.append(
                 f"The innovations of {shared.first} and {shared.second} at one time are correlated "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -112,9 +112,10 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
         return None
     rates = tuple(int(i) for chain in system.kinematic_chains if (i := chain[-1]) < own and rate[i] > 0)
     moving = tuple(np.flatnonzero(size > 0).tolist())
+    signed = tuple(np.flatnonzero((known.min(axis=0) < 0) & (known.max(axis=0) > 0)).tolist())
     # A factor moves the innovations by differences, one run each way: as many as memory holds, of a long record the fewer.
     for bent in (True, False):
-        extended = _extended(system, own, rates, moving, bent)
+        extended = _extended(system, own, rates, moving, signed, bent)
         if extended is None:
             return None
         if 2 * len(extended.terms) * target.measured.size * 4 <= LARGEST:
@@ -172,20 +173,25 @@ def _shown(seen: OneMore) -> bool | None:
     return False if shown > PERHAPS and seen.gain > LITTLE and seen.moved > COUNTS else None
 
 
-def _terms(state: int, names: Sequence[str], moving: Sequence[int], states: int) -> Iterator[Term]:
-    """Terms of the rate of change of a state: powers and signs of the states and inputs that move, and products of states."""
+def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Collection[int], states: int) -> Iterator[Term]:
+    """Terms of the rate of change of a state: powers and signs of the states and inputs that move, and products of states.
+
+    Those that are not ``signed`` keep their sign: that is a constant, and their magnitude what they are.
+    """
     yield Term(state, "that is constant", lambda z, s: 1.0, {})
     for j in moving:
         name = names[j]
         yield Term(state, name, lambda z, s, j=j: z[j], {j: 1})  # type: ignore[misc]
         yield Term(state, f"{name}^2", lambda z, s, j=j: z[j] ** 2, {j: 2})  # type: ignore[misc]
-        yield Term(state, f"{name} |{name}|", lambda z, s, j=j: z[j] * abs(z[j]), {j: 2})  # type: ignore[misc]
         yield Term(state, f"{name}^3", lambda z, s, j=j: z[j] ** 3, {j: 3})  # type: ignore[misc]
-        yield Term(state, f"sign({name})", lambda z, s, j=j: pt.tanh(z[j] / s[j]), {})  # type: ignore[misc]
+        if j in signed:
+            yield Term(state, f"{name} |{name}|", lambda z, s, j=j: z[j] * abs(z[j]), {j: 2})  # type: ignore[misc]
+            yield Term(state, f"sign({name})", lambda z, s, j=j: pt.tanh(z[j] / s[j]), {})  # type: ignore[misc]
         if j >= states:
             # What an actuator does to its input: other gains to both sides, nothing (little, or more) within a dead zone, or no
             # more beyond a limit.
-            yield Term(state, f"max({name}, 0)", lambda z, s, j=j: pt.maximum(z[j], 0.0), {j: 1}, 0.0)  # type: ignore[misc]
+            if j in signed:
+                yield Term(state, f"max({name}, 0)", lambda z, s, j=j: pt.maximum(z[j], 0.0), {j: 1}, 0.0)  # type: ignore[misc]
             for part in ZONES:
                 words = f"clip({name}, -{{0}}, {{0}}), as of a dead zone or a saturation"
                 yield Term(state, words, lambda z, s, j=j, k=part / SHARP: pt.clip(z[j], -k * s[j], k * s[j]), {j: 1}, part)  # type: ignore[misc]
@@ -233,13 +239,15 @@ class _Extended(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def _extended(system: System, own: int, rates: tuple[int, ...], moving: tuple[int, ...], bent: bool = True) -> _Extended | None:
+def _extended(
+    system: System, own: int, rates: tuple[int, ...], moving: tuple[int, ...], signed: tuple[int, ...], bent: bool = True
+) -> _Extended | None:
     """The system with terms in some rates of change, of its own states and inputs that move; None if that cannot be built.
 
-    ``bent``: with those that are bent at a value of an input.
+    ``signed`` are those that change their sign; ``bent``: with those that are bent at a value of an input.
     """
     names = [*system.states[:own], *system.inputs]
-    terms = [term for i in rates for term in _terms(i, names, moving, own) if bent or term.bent is None]
+    terms = [term for i in rates for term in _terms(i, names, moving, signed, own) if bent or term.bent is None]
     factor, sharp = "factor", "sharp"
     while {factor, sharp} & set(system.params.shapes):
         factor, sharp = factor + "_", sharp + "_"

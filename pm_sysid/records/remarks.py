@@ -23,6 +23,9 @@ AT_LIMIT, SHARE_AT_LIMIT, BETWEEN = 5, 0.02, 0.2
 NEVER, ROUNDING = 1e-3, 1e-12
 #: Steps before and after values that are alike which tell how often others are, and the chance from which on these are many.
 NEAR, COARSE = 5, 0.25
+#: A turn in radians and in degrees; the share of it that a jump has at least, the share that other steps have at most, and the
+#: least mean of these.
+TURNS, FULL, HALF_WAY, STANDS = (2 * np.pi, 360.0), 0.85, 0.5, 1e-3
 #: Other long runs of one value from which on they are no accident.
 FEW_RUNS = 2
 #: Lags over which innovations and inputs are compared, the order of what whitens them, and the chance of following each other.
@@ -111,6 +114,38 @@ def at_a_limit(records: Sequence[TimeSeries]) -> str:
     if not said:
         return ""
     return f"{'; '.join(said)}: where a sensor ends there, mark them as missing (NaN), or use ODEFilter(limits=...)."
+
+
+def wrapped(records: Sequence[TimeSeries]) -> str:
+    """Outputs that jump by a whole turn, as an angle does that is kept within one; in words.
+
+    Examples
+    --------
+    >>> t = np.linspace(0, 20, 200)
+    >>> angle = 0.9 * t + 0.01 * np.random.default_rng(0).normal(size=200)
+    >>> wrapped([TimeSeries(t, y=np.angle(np.exp(1j * angle)), outputs="phi")])[:52]
+    'phi jumps by a whole turn (6.283) 3 times, as an ang'
+    >>> wrapped([TimeSeries(t, y=angle)]), wrapped([TimeSeries(t, y=np.sign(np.sin(angle)) * np.pi)])
+    ('', '')
+    """
+    said = []
+    for i, name in enumerate(records[0].outputs):
+        columns = [r.output_matrix[:, i] for r in records]
+        known = [y[np.isfinite(y)] for y in columns]
+        span = np.ptp(np.concatenate(known)) if sum(map(len, known)) >= FEWEST else 0.0
+        steps = np.abs(np.concatenate([np.diff(y) for y in known]))
+        for turn in TURNS:
+            jumps = steps > FULL * turn
+            if FULL * turn < span < turn / FULL and jumps.sum() >= 2 and not np.any(steps[~jumps] > HALF_WAY * turn):
+                # What stands between the jumps moves, unlike a switch.
+                if np.mean(steps[~jumps]) > STANDS * turn:
+                    said.append(f"{name} jumps by a whole turn ({turn:.4g}) {int(jumps.sum())} times")
+    if not said:
+        return ""
+    return (
+        f"{'; '.join(said)}, as an angle that is kept within one: let it go on (np.unwrap), or measure its sine and cosine, so "
+        "that errors are those of the angle."
+    )
 
 
 def stood_still(records: Sequence[TimeSeries]) -> str:

@@ -60,3 +60,18 @@ def test_constraints_that_cannot_be_met_are_refused() -> None:
         pm.Potential("plus", x**2)
     with pytest.raises(ValueError, match="at most zero"):
         draw_prior(Coordinates(positive), 10, 1)
+
+
+def test_a_constraint_that_hardly_a_draw_obeys_is_sampled_from_the_mode() -> None:
+    """A sum that is known to a thousandth: exact by conditioning a Gaussian."""
+    with pm.Model():
+        a = pm.Normal("a", 0.0, 1.0, shape=3)
+        pm.Potential("sum", -0.5 * ((a.sum() - 3.0) / 1e-3) ** 2)
+        pm.Normal("y", a[0], 0.5, observed=[0.2, 0.4])
+        idata = sid.sample(draws=500, chains=2, cores=1, random_seed=1, progressbar=False)
+    rows = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]) / np.array([[1e-3], [1.0], [1.0]])
+    covariance = np.linalg.inv(np.eye(3) + rows.T @ rows)
+    mean = covariance @ rows.T @ np.array([3e3, 0.4, 0.8])
+    found = idata.posterior["a"].values[..., 0]
+    assert idata.attrs["method"] == "nuts" and "cannot begin at the prior" in idata.attrs["choices"]
+    assert found.mean() == pytest.approx(mean[0], abs=0.1) and found.std() == pytest.approx(covariance[0, 0] ** 0.5, rel=0.15)

@@ -9,7 +9,7 @@ import pytest
 from scipy.signal import lfilter
 
 import pm_sysid as sid
-from pm_sysid.records.remarks import Following, at_a_limit, following, held, stood_still
+from pm_sysid.records.remarks import Following, at_a_limit, following, held, stood_still, wrapped
 from pm_sysid.records.timeseries import TimeSeries
 
 T = 0.1 * np.arange(300)
@@ -138,3 +138,15 @@ def test_a_fit_says_what_its_record_shows() -> None:
 
 def test_a_named_following_has_words() -> None:
     assert "follow u (p = 0.0001)" in Following("u", 3, 1e-4).words(coloured=False)
+
+
+def test_angles_that_are_kept_within_a_turn_are_seen_and_switches_are_not() -> None:
+    angle = 0.9 * T + 0.02 * np.random.default_rng(0).standard_normal(T.size)
+    kept = np.angle(np.exp(1j * angle))
+    assert "y jumps by a whole turn (6.283)" in wrapped([TimeSeries(T, y=kept)])
+    degrees = np.degrees(kept) % 360.0
+    degrees[::7] = np.nan
+    assert "y jumps by a whole turn (360)" in wrapped([TimeSeries(T, y=degrees)])
+    assert wrapped([TimeSeries(T, y=angle)]) == wrapped([TimeSeries(T, y=0.9 * kept)]) == ""
+    assert wrapped([TimeSeries(T, y=np.where(np.sin(T) > 0, np.pi, -np.pi))]) == ""
+    assert wrapped([TimeSeries(T, y=np.pi * np.random.default_rng(1).uniform(-1.0, 1.0, T.size))]) == ""
