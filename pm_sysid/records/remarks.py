@@ -23,9 +23,9 @@ AT_LIMIT, SHARE_AT_LIMIT, BETWEEN = 5, 0.02, 0.2
 NEVER, ROUNDING = 1e-3, 1e-12
 #: Steps before and after values that are alike which tell how often others are, and the chance from which on these are many.
 NEAR, COARSE = 5, 0.25
-#: A turn in radians and in degrees; the share of it that a jump has at least, the share that other steps have at most, and the
-#: least mean of these.
-TURNS, FULL, HALF_WAY, STANDS = (2 * np.pi, 360.0), 0.85, 0.5, 1e-3
+#: A turn in radians and in degrees; the shares of it that all values span, and a jump has, at least; the share that other steps
+#: have at most, and the least mean of these.
+TURNS, SPAN, FULL, HALF_WAY, STANDS = (2 * np.pi, 360.0), 0.95, 0.85, 0.5, 1e-3
 #: Other long runs of one value from which on they are no accident.
 FEW_RUNS = 2
 #: Lags over which innovations and inputs are compared, the order of what whitens them, and the chance of following each other.
@@ -136,7 +136,7 @@ def wrapped(records: Sequence[TimeSeries]) -> str:
         steps = np.abs(np.concatenate([np.diff(y) for y in known]))
         for turn in TURNS:
             jumps = steps > FULL * turn
-            if FULL * turn < span < turn / FULL and jumps.sum() >= 2 and not np.any(steps[~jumps] > HALF_WAY * turn):
+            if SPAN * turn < span < turn / SPAN and jumps.sum() >= 2 and not np.any(steps[~jumps] > HALF_WAY * turn):
                 # What stands between the jumps moves, unlike a switch.
                 if np.mean(steps[~jumps]) > STANDS * turn:
                     said.append(f"{name} jumps by a whole turn ({turn:.4g}) {int(jumps.sum())} times")
