@@ -27,8 +27,10 @@ FITTED = 2000
 #: Powers of the density that proposals follow one after the other before that; draws of each, as a part of those of a later
 #: one, and at least; the part of the later ones that is wide, and the power that this part follows.
 POWERS, OF_COUNT, LEAST_WIDE, WIDE, WIDTH = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 8, 1 / 4), 1 / 8, 2000, 0.2, 1 / 4
-#: Part of the proposals around the points of the largest weights, of the particles too.
-HEAVY = 0.2
+#: Part of the proposals around the points of the largest weights, of the particles too; and of further ones, where a draw of a
+#: proposal that fits weighs so many times as much as the mean all the same, and most of these; up to so many unknowns, among
+#: which a Gaussian's draws weigh little more.
+HEAVY, HEAVIER, MUCH, MORE_ROUNDS, FEW = 0.2, 0.4, 30.0, 4, 10
 #: Part of the proposals that begin at the modes, each mode's least part of these, and how much wider than Laplace's they are.
 AT_MODES, LEAST, WIDER = 0.5, 0.02, 1.3
 #: Degrees of freedom of the proposals, and effective share of their draws with which they are good enough.
@@ -143,33 +145,39 @@ def across_modes(
     density_at_draws = log_posterior(target, some)
     about = np.maximum(shares, LEAST)
     at = Mixture(about / about.sum(), points, WIDER * np.linalg.cholesky(covariances), FREEDOM)
-    for round_ in range(ROUNDS):
+    good: AcrossModes | None = None
+    for round_ in range(ROUNDS + MORE_ROUNDS):
         around = _fitted(np.concatenate([draws, seen.picked(seen.tempered, min(len(draws), FITTED), rng)]), rng)
         wide = _fitted(seen.picked(seen.to_power(WIDTH), FITTED, rng), rng)
         at_draws = density_at_draws - seen.mixture(some)
         heavy = heaviest(np.concatenate([seen.z, some]), np.concatenate([seen.log_weights, at_draws]), FREEDOM)
-        shares_of_all = np.array([1 - WIDE - HEAVY, WIDE, HEAVY])
+        of_heavy = HEAVY if good is None else HEAVIER
+        shares_of_all = np.array([1 - WIDE - of_heavy, WIDE, of_heavy])
         proposal = Mixture.joined([at, around, wide, heavy], [at_modes, *(1 - at_modes) * shares_of_all])
         z = proposal.draw(count, rng)
         density = log_posterior(target, z)
         seen = seen.with_draws(z, density, proposal.logpdf)
         latest, estimate = importance(density - proposal.logpdf(z)), importance(seen.log_weights)
         if not np.isfinite(latest.value):
-            return None
+            return good
         # Even weights may be those of a part: what the particles hold must be within reach, too.
         limit = REACH if 2 * round_ < ROUNDS else REACH_LATER
         reached = np.max(density_at_draws - seen.mixture(some)) <= estimate.value + np.log(limit)
         fits = latest.efficiency >= EFFECTIVE and estimate.believable and reached
         # At an edge a few of the last draws may be far too heavy time and again, which all draws together show not to be so.
-        enough = round_ == ROUNDS - 1 and estimate.pareto_k <= EVEN and estimate.efficiency >= EFFECTIVE
+        enough = round_ >= ROUNDS - 1 and estimate.pareto_k <= EVEN and estimate.efficiency >= EFFECTIVE
         if fits and (latest.believable or enough):
             found = seen.evidence(latest, by_all=not latest.believable)
             # There may be other modes, and those that hold less are not looked for.
             if len(points) > 1 or around.components > 1:
                 found = found._replace(error=float(np.hypot(found.error, MATTERS)))
             lacking = _lacking(seen.log_density - fitted(seen.z), seen.log_weights, density_at_draws - fitted(some))
-            return AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found, lacking)
-    return None
+            good = AcrossModes(seen.z, seen.log_weights, proposal.nearest(seen.z), found, lacking)
+        # A few draws that weigh much are the beginning of a tail that grows thin: more are drawn around them.
+        thin = draws.shape[1] <= FEW and np.max(seen.log_weights) > estimate.value + np.log(MUCH)
+        if (good is not None and not thin) or (good is None and round_ >= ROUNDS - 1):
+            return good
+    return good
 
 
 def _apart(x: np.ndarray, weights: np.ndarray, draws: np.ndarray) -> bool:
