@@ -6,8 +6,8 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,8 @@ INTERSAMPLE_DRAWS = 60
 GOOD_RHAT, GOOD_ESS = 1.01, 400
 #: R-hat and share of divergences from which on NUTS is given up.
 POOR_RHAT, MANY_DIVERGENCES = 1.05, 0.01
+#: Seconds after which the log says what a call is at.
+PATIENCE = 20.0
 #: How often sampling begins again because the posterior needs more steps.
 AGAIN = 2
 #: So few searches say nothing about others.
@@ -244,6 +246,15 @@ class _Run:
         self.choices.append(choice)
         _log.info("sample: %s.", choice)
 
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Say what is being done, in a bar, and in the log of a call that takes long."""
+        if time.perf_counter() - self.begun > PATIENCE:
+            _log.info("sample: %s ...", what)
+        with progress_bar("sample", self.progressbar) as say:
+            say(what)
+            yield
+
     def prepare(self) -> None:
         """Find the modes, and steps that suffice there; a finer filter may have its mode elsewhere."""
         self._search(None)
@@ -312,7 +323,7 @@ class _Run:
         if not names:
             return False
         before = {n: filter_view(n, self.model).op.grid.choice for n in names}
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, self.during(f"judging the steps of filters {where}"):
             warnings.simplefilter("always")
             after = settle_substeps(at, model=self.model, where=where)
         self.steps_trouble = _said(caught)
@@ -447,7 +458,8 @@ class _Run:
         settings["highest"] = max(heights) if stops else None
         settings["others"] = self._modes_at([k for k in self._known_modes() if k > 0])
         draws = max(self.draws, 2 * (mode.point.size + 1))
-        return sample_around_mode(mode.point, mode.covariance, draws, random_seed=self.random_seed, **settings)
+        with self.during("drawing independent proposals"):
+            return sample_around_mode(mode.point, mode.covariance, draws, random_seed=self.random_seed, **settings)
 
     def _nuts(self) -> xr.DataTree:
         idata = self._nuts_aiming_at(ACCEPTANCE)
@@ -603,9 +615,12 @@ class _Run:
                 )
         return ""
 
-    def _misfits(self, idata: xr.DataTree) -> list[str]:
-        """What the draws cannot show: that the model is wrong, which biases parameters, however well they are sampled."""
-        found = list[str]()
+    def _misfits(self, idata: xr.DataTree) -> tuple[list[str], list[str]]:
+        """What the draws cannot show: that the model is wrong, which biases parameters, however well they are sampled.
+
+        And what could not be computed of that.
+        """
+        found, not_known = list[str](), list[str]()
         try:
             for name in filter_names(self.model):
                 if wrong := misfit(idata, name, self.model):
@@ -617,10 +632,10 @@ class _Run:
                         sure = between.most_likely > MORE_LIKELY * max(1.0, wrong.size if wrong else 1.0) ** 2
                         found += [between.verdict] if between.level == "bad" and sure else []
         except (Exception, KeyboardInterrupt) as error:  # the draws are there, whatever becomes of this
-            found.append(
+            not_known.append(
                 f"What the record says against the model is not known: {type(error).__name__} {error}".rstrip(". ") + "."
             )
-        return found
+        return found, not_known
 
     def _linearised(self, idata: xr.DataTree, method: str) -> tuple[list[str], list[str]]:
         """What speaks against the linearisation about uncertain initial states and processes, and what is not known of it."""
@@ -629,7 +644,8 @@ class _Run:
             judge = self.linearised.setdefault(name, Linearised(filter_view(name, self.model), self.random_seed))
             laplace = np.nan if self.mode is None else self.mode.log_evidence
             evidence = log_evidence(idata).value if method != "nuts" else laplace
-            found = judge.against(idata, evidence, sequential=method != "nuts")
+            with self.during("measuring what linearising costs"):
+                found = judge.against(idata, evidence, sequential=method != "nuts")
             if found.verdict:
                 self.say(found.verdict.rstrip("."))
             reasons += found.reasons
@@ -643,12 +659,13 @@ class _Run:
         if drawn.method != "nuts":
             if said := [r for r in (*drawn.wrong, *drawn.unknown, allow_for_integration(idata, self.model)) if r]:
                 doubt_evidence(idata, said)
-        misfits = self._misfits(idata) if trusted else []
+        with self.during("comparing the record with the model"):
+            misfits, not_known = self._misfits(idata) if trusted else ([], [])
         verdict = "Nothing is known against these draws." if trusted else "These draws cannot be trusted."
         if misfits:  # two things: whether the posterior was drawn, and whether it is that of the right model
             verdict = "Nothing is known against these draws as draws of this posterior, but something against the model."
         remarks = self.remarks if trusted else []
-        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *remarks, *misfits])
+        verdict = " ".join([verdict, *drawn.reasons, *drawn.unknown, *remarks, *misfits, *not_known])
         self.say(verdict.rstrip("."))
         idata.attrs.update(
             verdict=verdict,

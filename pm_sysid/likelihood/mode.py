@@ -66,6 +66,8 @@ OTHER_SHARES = "modes hold other shares of the posterior"
 LONG_WAY, COARSE, NEAR_ENOUGH = 10_000, 4, 0.01
 #: Fewer steps say nearly the same where the log posterior is so near, in nats and over what the way gains.
 CLOSE, CLOSE_SHARE = 1.0, 0.5
+#: What is said of steps that searches needed.
+NO_FURTHER = "since with fewer the filter gets no further through the record where searches ended"
 #: Points beside the end of a search, near and farther off in standard deviations of the prior; and how many more of the latter
 #: the filter has to pass for twice the steps.
 BESIDE, EDGE, MORE_PASS = 64, (0.01, 0.1), 8
@@ -497,36 +499,57 @@ class Hunt:
             if not self.peaks or not len(self.draws) or ranked(self.peaks)[0].converged:
                 return
             before = {name: filter_view(name, model).op.grid.choice for name in twice(model)}
+            point, given = ranked(self.peaks)[0].point, dict[str, StepChoice]()
             try:
-                enough = self._steps_without_edge(ranked(self.peaks)[0].point)
+                enough = self._steps_without_edge(point, own=True)
+                given = {} if enough else self._steps_without_edge(point, own=False)
             finally:
                 put_steps(before, model)
-            if not enough:
-                return
-            counts = ", ".join(f"{c.substeps} steps a sample of {name!r}" for name, c in enough.items())
-            if any(c.asked != "auto" for c in enough.values()):
+            counts = ", ".join(f"{c.substeps} steps a sample of {name!r}" for name, c in (enough or given).items())
+            if given:
                 further = "the filter gets through the record beyond where the search ended: take more substeps"
                 self.remarks.append(f"with {counts} {further}")
+            if not enough:
                 return
-            self.remarks.append(
-                f"{counts}, since with fewer the filter gets no further through the record where searches ended"
-            )
+            known = self.peaks, self.tracked, self.searches
             put_steps(enough, model)
             self.peaks, self.searches = [], 0
-            self.run(self.draws, starts, tempering)
+            try:
+                self.run(self.draws, starts, tempering)
+            except (KeyboardInterrupt, ValueError) as error:
+                put_steps(before, model)
+                self.peaks, self.tracked, self.searches = known
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                return
+            if not self.peaks:
+                put_steps(before, model)
+                self.peaks, self.tracked, self.searches = known
+                return
+            self.remarks = [remark for remark in self.remarks if NO_FURTHER not in remark]
+            self.remarks.append(f"{counts}, {NO_FURTHER}")
             self.settle()
 
-    def _steps_without_edge(self, point: np.ndarray) -> dict[str, StepChoice]:
-        """The equal steps with which an edge beside a point (d,) is gone; empty if more steps do not move it."""
+    def _steps_without_edge(self, point: np.ndarray, own: bool) -> dict[str, StepChoice]:
+        """The equal steps with which an edge beside a point (d,) is gone; empty if more steps do not move it.
+
+        Of filters that choose their ``own`` steps, or of those with a number of steps.
+        """
         model, rng, enough = self.functions.model, np.random.default_rng(0), dict[str, StepChoice]()
         near, far = (point + width * self.scale * rng.standard_normal((BESIDE, point.size)) for width in EDGE)
+        near = np.concatenate([near, _around(point, self.scale)])
         passed = self._finite(near), self._finite(far)
-        while finer := {name: c for name, c in twice(model).items() if c.substeps <= MOST}:
-            put_steps(finer, model)
+
+        def finer() -> dict[str, StepChoice]:
+            return {n: c for n, c in twice(model).items() if c.substeps <= MOST and (c.asked == "auto") == own}
+
+        while following := finer():
+            put_steps(following, model)
             now = self._finite(near), self._finite(far)
-            if now[1] < passed[1] + MORE_PASS if enough else now[0] <= passed[0]:
+            if enough and now[1] < passed[1] + MORE_PASS:
                 break
-            enough, passed = finer, now
+            if enough or now[0] > passed[0]:
+                enough, passed = enough | following, now
         return {n: replace(c, where="where a search had ended", error=np.nan, settled=False) for n, c in enough.items()}
 
     def _finite(self, points: np.ndarray) -> int:

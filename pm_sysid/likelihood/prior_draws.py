@@ -90,11 +90,11 @@ def _outside(coordinates: Coordinates, rows: np.ndarray) -> ValueError:
     """What is said where a distribution draws values that its own transform cannot take: zero, or one, by rounding."""
     column = int(np.argmax(~np.isfinite(rows).all(axis=0)))
     label = coordinates.labels[column]
-    if np.isneginf(rows[:, column]).any():
+    if label.endswith("_log__") and np.isneginf(rows[:, column]).any():
         return ValueError(
             f"the prior of {label} draws numbers that are zero to the last digit and have no logarithm: much of its mass is at "
             "the smallest numbers there are, as that of a Gamma distribution with a small shape. Give it less there: a larger "
-            "shape, or a prior of the standard deviation (HalfNormal, LogNormal) in place of the precision."
+            "shape, or (in place of a precision) a prior of the standard deviation, such as HalfNormal or LogNormal."
         )
     return ValueError(
         f"the prior of {label} draws values its transform cannot take; give it a prior whose draws obey the constraint, or "
@@ -319,7 +319,7 @@ def _thinned(
         if found < count and tried >= min(max(limit, TRIED_FOR_EACH * found), MOST_TRIED):
             if not found:
                 raise ValueError(
-                    f"{found} of {tried} prior draws obey the model's potentials and transforms; the constraints contradict "
+                    f"0 of {tried} prior draws obey the model's potentials and transforms; the constraints contradict "
                     "the priors."
                 )
             raise ValueError(

@@ -47,8 +47,9 @@ FEW_LEFT = 20
 FEW_OF_NOISE = 3
 #: Correlation of two unknowns from which on they are known in combination only.
 ALIKE = 0.9995
-#: Factor by which innovations may differ from what numbers given for the noise say, and standard errors by which they must.
-SIZE, SURELY = 1.25, 4.0
+#: Factor by which innovations may differ from what numbers given for the noise say, and standard errors by which they must;
+#: median of the magnitude of normal numbers.
+SIZE, SURELY, MEDIAN = 1.25, 4.0, 0.6745
 #: Share of what coloured noise of the sensors gains that random pushes on the states gain where they explain nearly as much.
 NEARLY = 0.8
 #: Share of the best gain by which inputs that move otherwise between the samples come before sensors and terms.
@@ -99,6 +100,7 @@ class Conclusion:
         self.allowed = np.zeros(self.x.size)
         self.untold: list[int] = []
         self._follows: Following | None = None
+        self._by_innovations = False  # whether standard errors are by the size of innovations, whatever noise was given
         self._words = [found.doubt, found.solution.message]
         endless = isinstance(target, LogLikelihood) and boundless(target, self.x, setup.unknowns.x)
         searched = self.evaluation.finite and found.solution.status != INFEASIBLE
@@ -245,6 +247,7 @@ class Conclusion:
         p, shared = unevenness(target, own, free), in_common(target, own)
         if p < UNEVEN or shared:
             self.covariance[inside] = sandwich(target, each, free, uneven=p < UNEVEN)
+            self._by_innovations = True
         colour = coloured(target, evened(target, own, free) if p < UNEVEN else own, free)
         records = target.filter.records
         follows = self._follows = None if rest.noiseless else self._following(own)
@@ -329,32 +332,51 @@ class Conclusion:
 
     def _of_size(self, rest: LeftOver) -> None:
         """Whether innovations are as large as a noise says whose size was given: standard errors have no other source."""
-        if not isinstance(self.target, LogLikelihood) or self._positive.any() or rest.noiseless:
+        target = self.target
+        if not isinstance(target, LogLikelihood) or self._positive.any() or rest.noiseless:
             return
-        z = np.full(self.target.measured.shape, np.nan)
-        z[self.target.measured] = self._samples.standardised
-        count = np.isfinite(z).sum(axis=0)
-        for name, output, n in zip(self.target.filter.records[0].outputs, z.T, count, strict=True):
-            left = n - np.sum(~(self.held | self.unseen)) / len(count)  # unknowns fit a part of the noise
-            size = float(np.sqrt(np.nansum(output**2) / left)) if left > 1 else 1.0
+        z = np.full(target.measured.shape, np.nan)
+        z[target.measured] = self._samples.standardised
+        taken = int(np.sum(~(self.held | self.unseen)))  # unknowns fit a part of the noise
+        # Of a full covariance each output is standardised given those before it.
+        each = {name: z[:, i] for i, name in enumerate(target.filter.records[0].outputs)}
+        each = each if target.filter.n_noise == z.shape[1] else {" and ".join(each): z.ravel()}
+        larger, smaller = list[str](), list[str]()
+        for name, one in each.items():
+            left = int(np.isfinite(one).sum()) - taken / len(each)
+            if left <= 1:
+                continue
+            size = float(np.sqrt(np.nansum(one**2) / left))
+            typical = float(np.nanmedian(np.abs(one)) / MEDIAN)  # of which outliers know little
             if max(size, 1 / size) < SIZE or abs(size - 1.0) < SURELY * max(size, 1.0) / np.sqrt(2.0 * left):
                 continue
-            given = "Q and R say" if self.target.filter.n_process else "R says"
-            says = f"The innovations of {name} are {size:.2g} times as large as {given}"
-            if size > 1.0:
-                why = (
-                    f"{says}: the noise is larger, or the model lacks dynamics, and the standard errors are too small. Let the "
-                    'record tell the noise (R="estimate"), or give a number that it bears out.'
-                )
-                if self.success:
-                    self._fails(why)
-                else:  # for a reason that may be the cause
-                    self._words.append(why)
+            if size < 1.0:
+                smaller.append(f"those of {name} {size:.2g}")
+            elif typical > SIZE:
+                larger.append(f"those of {name} {size:.2g}")
             else:
+                most = float(np.nanmax(np.abs(one)))
                 self._words.append(
-                    f"{says}: the standard errors are larger than they need to be. Let the record tell the noise "
-                    '(R="estimate").'
+                    f"Some innovations of {name} are far larger than the others (up to {most:.2g} standard deviations of the "
+                    "noise that was given): mark outliers as missing (NaN)."
                 )
+        given = "Q and R say" if target.filter.n_process else "R says"
+        if smaller:
+            self._words.append(
+                f"Innovations are smaller than {given} ({', '.join(smaller)} times as large): standard errors may be larger "
+                'than they need to be. Let the record tell the noise (R="estimate").'
+            )
+        if larger:
+            why = (
+                f"Innovations are larger than {given} ({', '.join(larger)} times as large): the noise is larger, or the model "
+                'lacks dynamics. Let the record tell the noise (R="estimate"), or give a number that it bears out.'
+            )
+            if self._by_innovations:  # errors are those of the innovations as they are
+                self._words.append(why)
+            elif self.success:
+                self._fails(f"The standard errors are too small. {why}")
+            else:  # for a reason that may be the cause
+                self._words.append(f"{why} The standard errors are those of a smaller noise.")
 
     def _measured_by_noise(self) -> np.ndarray:
         """How many values (k,) each unknown that is a measurement noise is the standard deviation of; zero for the others."""
@@ -392,7 +414,6 @@ class Conclusion:
             blind = np.sqrt(np.diag(weight)) <= UNSEEN * np.sqrt(np.diag(weight).max())
             self.untold = [i for i in starts if blind[i]] or starts[-1:]
         if not endless and self.found.doubt and rest.coloured:  # the first thing to mend is that
-            self.success = False
             self._words.append(
                 f"The record cannot tell {self._named(unseen)} at this optimum, which may be the wrong one: what it tells at "
                 "the right one is not known."
@@ -571,7 +592,8 @@ class Conclusion:
 
     def _shown(self, what: str, seen: OneMore, sure: bool) -> str:
         """What the record shows, and what it does to the unknown that moves most."""
-        moved = f"{self.unknowns.layout.names[seen.unknown]} would move by {seen.moved:.2g} standard errors"
+        by = f"{abs(seen.step[seen.unknown]):.2g} ({seen.moved:.2g} standard errors without it)"
+        moved = f"{self.unknowns.layout.names[seen.unknown]} would move by {by}"
         return f"The record {'shows' if sure else 'may show'} {what}, which the model lacks; with it, {moved}."
 
     def _moves_in_steps(self, i: int) -> bool:

@@ -36,6 +36,8 @@ OF_ONE_SIZE = 10.0
 SHARP = 0.05
 #: Half widths of dead zones and limits of saturations that are looked at, over the root mean square of an input.
 ZONES = (0.15, 0.3, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0)
+#: Correlation with the input itself from which on a record does not show that it is bent.
+STRAIGHT = 0.995
 #: Factors of terms are moved by this share of the typical rate of change.
 SMALL = 1e-4
 
@@ -129,6 +131,8 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
 
     found, gains = list[tuple[Candidate, OneMore, bool]](), np.zeros(len(terms))
     for candidate in [*_each(terms, size), *_differences(terms, size)]:
+        if candidate.bent(terms) and not _bends(terms[candidate.rows[0]], known, size):
+            continue
         with np.errstate(invalid="ignore"):
             direction = candidate.factors @ by_term[candidate.rows]
         seen = directions.along(direction, PERHAPS) if np.isfinite(direction).all() and direction.any() else None
@@ -140,7 +144,8 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
             continue
         if (sure := _shown(seen)) is not None:
             found.append((candidate, seen, sure))
-    found.sort(key=lambda each: (each[2], each[1].gain), reverse=True)
+    # An input that acts by itself is nearly one that is bent at its largest values.
+    found.sort(key=lambda each: (each[2], each[1].gain - AS_LIKELY * each[0].bent(terms)), reverse=True)
     if not found:
         return None
     chosen, best, sure = found[0]
@@ -157,6 +162,7 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
         return None
     alike = [other for other, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
     # Of dead zones of one input the best one is named.
+    alike = [other for other in alike if not (other.bent(terms) and not chosen.bent(terms))]
     kinds = {each.kind(terms): each.words for each in reversed([chosen, *alike])}
     kinds.pop(chosen.kind(terms))
     also = f" (or one with {' or '.join(reversed(kinds.values()))})" if kinds else ""
@@ -201,12 +207,26 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Coll
             yield Term(state, words, lambda z, s, i=i, j=j, a=a, b=b: z[i] ** a * z[j] ** b, {i: a, j: b})  # type: ignore[misc]
 
 
+def _bends(term: Term, known: np.ndarray, size: np.ndarray) -> bool:
+    """Whether a record (T, n) shows that an input is bent: at its largest values it is the input itself, and at none a sign."""
+    (j,), values = term.powers, known
+    limit = (term.bent or 0.0) * size[j]
+    clipped = np.clip(values[:, j], -limit, limit)
+    if not np.ptp(clipped) > 0:
+        return False
+    return bool(abs(np.corrcoef(clipped, values[:, j])[0, 1]) < STRAIGHT)
+
+
 class Candidate(NamedTuple):
     """A term in words, or a difference of terms: their places in the list of all, and their factors in it."""
 
     words: str
     rows: list[int]
     factors: np.ndarray
+
+    def bent(self, terms: Sequence[Term]) -> bool:
+        """Whether it is an input that is bent at a value."""
+        return len(self.rows) == 1 and bool(terms[self.rows[0]].bent)
 
     def kind(self, terms: Sequence[Term]) -> str:
         """What those have in common that are bent at other values."""

@@ -10,7 +10,7 @@ import pymc as pm
 import xarray as xr
 from scipy.special import ndtr, ndtri_exp
 
-from pm_sysid.idata import points_of
+from pm_sysid.idata import points_of, posterior_of
 from pm_sysid.likelihood.filter_view import filter_view
 from pm_sysid.progress import announced
 from pm_sysid.records.residual_tests import ljung_box, long_run
@@ -57,7 +57,8 @@ def misfit(idata: Any, name: str, model: pm.Model) -> Misfit | None:
 
 def _standardised(idata: Any, name: str, model: pm.Model) -> Iterator[tuple[str, np.ndarray]]:
     """Outputs, and their standardised innovations (draws, T) at some draws."""
-    n = min(DRAWS, idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"])
+    sizes = posterior_of(idata).sizes
+    n = min(DRAWS, sizes["chain"] * sizes["draw"])
     found = innovations(idata, name, draws=n, model=model)["standardised"]
     for output in found["output"].values:
         yield str(output), found.sel(output=output).transpose("sample", "time").to_numpy()

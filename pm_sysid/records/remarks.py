@@ -24,8 +24,8 @@ NEVER, ROUNDING = 1e-3, 1e-12
 #: Steps before and after values that are alike which tell how often others are, and the chance from which on these are many.
 NEAR, COARSE = 5, 0.25
 #: A turn in radians and in degrees; the shares of it that all values span, and a jump has, at least; the share that other steps
-#: have at most, and the least mean of these.
-TURNS, SPAN, FULL, HALF_WAY, STANDS = (2 * np.pi, 360.0), 0.95, 0.85, 0.5, 1e-3
+#: have at most, and the least share of values in the middle half.
+TURNS, SPAN, FULL, HALF_WAY, MIDDLE = (2 * np.pi, 360.0), 0.95, 0.85, 0.5, 0.1
 #: Other long runs of one value from which on they are no accident.
 FEW_RUNS = 2
 #: Lags over which innovations and inputs are compared, the order of what whitens them, and the chance of following each other.
@@ -113,7 +113,8 @@ def at_a_limit(records: Sequence[TimeSeries]) -> str:
         said.append(f"{x.samples} samples of {x.output}{where} are exactly its {x.which} value, {x.level:.6g}")
     if not said:
         return ""
-    return f"{'; '.join(said)}: where a sensor ends there, mark them as missing (NaN), or use ODEFilter(limits=...)."
+    remedy = "where a sensor ends there, and the model does not, mark them as missing (NaN), or use ODEFilter(limits=...)."
+    return f"{'; '.join(said)}: {remedy}"
 
 
 def wrapped(records: Sequence[TimeSeries]) -> str:
@@ -136,15 +137,18 @@ def wrapped(records: Sequence[TimeSeries]) -> str:
         steps = np.abs(np.concatenate([np.diff(y) for y in known]))
         for turn in TURNS:
             jumps = steps > FULL * turn
-            if SPAN * turn < span < turn / SPAN and jumps.sum() >= 2 and not np.any(steps[~jumps] > HALF_WAY * turn):
-                # What stands between the jumps moves, unlike a switch.
-                if np.mean(steps[~jumps]) > STANDS * turn:
+            turns = SPAN * turn < span < turn / SPAN and jumps.sum() >= 2
+            if turns and not jumps.all() and not np.any(steps[~jumps] > HALF_WAY * turn):
+                values = np.concatenate(known)
+                off = np.abs(values - (values.min() + values.max()) / 2)
+                # Unlike a switch, an angle is between the ends as well.
+                if np.mean(off < span / 4) > MIDDLE:
                     said.append(f"{name} jumps by a whole turn ({turn:.4g}) {int(jumps.sum())} times")
     if not said:
         return ""
     return (
-        f"{'; '.join(said)}, as an angle that is kept within one: let it go on (np.unwrap), or measure its sine and cosine, so "
-        "that errors are those of the angle."
+        f"{'; '.join(said)}, as an angle that is kept within one: if it is one, let it go on (np.unwrap), or measure its sine "
+        "and cosine, so that errors are those of the angle."
     )
 
 

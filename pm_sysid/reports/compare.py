@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -374,11 +373,13 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
             said.append(f"validation: the model has {len(filters)} ODEFilters; only a model with one can run free.")
         return Case(model, idata, None, [])
     (label,) = filters
-    with suppress(ValueError, TypeError):  # of draws that are not finite, of which other notes say so
+    try:
         if (wrong := misfit(idata, label, model)) is not None:
             said.append(f"model: {wrong.words}.")
+    except Exception as error:  # the rest of the comparison is there
+        said.append(f"innovations: they are not known ({type(error).__name__} {str(error).rstrip('.')}).")
     system, predictions = filter_view(label, model).system, []
-    given = {k: v for k, v in (validation.x0 or {}).items() if k in system.states}
+    given = validation.start_of(system.states)
     if validation.all and system.driving:
         said.append(
             f"validation: of {', '.join(one.name for one in system.driving)} nothing is known on a new record; RMSE and fit "

@@ -91,9 +91,14 @@ class Comparison:
         html = page(self.table_html(), self.notes, self.cases, self.validation, self.conclusion)
         return Page.of(path, html)
 
-    def _noted(self, *begins: str) -> list[str]:
-        """Models with a note that begins so."""
-        return [str(m) for m in self.table.index if any(note.startswith(begins) for note in self.notes.get(str(m), ()))]
+    def _noted(self, *begins: str, but: str | tuple[str, ...] = ()) -> list[str]:
+        """Models with a note that begins so, ``but`` not so."""
+        noted = {m: [n for n in self.notes.get(str(m), ()) if n.startswith(begins)] for m in self.table.index}
+        return [str(m) for m, notes in noted.items() if any(not n.startswith(but) for n in notes)]
+
+    def _as_they_are(self, criterion: str, doubted: list[str]) -> str:
+        """The beginning of a sentence on numbers that notes doubt."""
+        return f"The notes on {listed(doubted)} doubt the {criterion}; by the numbers as they are"
 
     def _by_evidence(self) -> str:
         value, weight = self.table["log_evidence"], self.table["weight_evidence"]
@@ -101,11 +106,13 @@ class Comparison:
             return ""
         if value.isna().any():
             return f"Evidence says nothing: that of {listed(map(str, value.index[value.isna()]))} is not known."
-        if doubted := self._noted("evidence:", "posterior:"):
-            open_ = self._noted(UNDECIDED)
-            if set(doubted) == set(open_) and not self._noted("posterior:"):
-                return f"Evidence does not decide between {listed([str(value.idxmax()), *open_])}."
-            return f"Evidence does not decide: see the notes on {listed(doubted)}."
+        if doubted := self._noted("evidence:", "posterior:", "criteria:", but=UNDECIDED):
+            ahead = value.max() - value.drop(value.idxmax()).max()
+            return (
+                f"{self._as_they_are('evidence', doubted)}, {str(value.idxmax())!r} is ahead by {ahead:.1f} in the logarithm."
+            )
+        if open_ := self._noted(UNDECIDED):
+            return f"Evidence does not decide between {listed([str(value.idxmax()), *open_])}."
         best, error = value.idxmax(), self.table.get("weight_evidence_se")
         within = "" if error is None or not error[best] >= 0.005 else f" ± {error[best]:.2f}"
         return f"By evidence {str(best)!r} is the most probable of these models (probability {weight[best]:.2f}{within})."
@@ -116,8 +123,9 @@ class Comparison:
             return ""
         if self.table["weight_stacking"].isna().any():
             return "LOO says nothing: not all models have one of the same points."
-        if doubted := self._noted("LOO:", "posterior:"):
-            return f"LOO does not decide: see the notes on {listed(doubted)}."
+        if doubted := self._noted("LOO:", "posterior:", "criteria:"):
+            best, second = loo.idxmin(), loo.drop(loo.idxmin()).idxmin()
+            return f"{self._as_they_are('LOO', doubted)}, {str(best)!r} is ahead by a deviance of {apart[second]:.1f}."
         best = loo.idxmin()
         if open_ := self._noted(UNDECIDED_BY_LOO):
             return f"LOO does not decide between {listed([str(best), *open_])}."

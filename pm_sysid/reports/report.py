@@ -225,7 +225,10 @@ def _pairs(model: Any, idata: Any) -> dict[str, tuple[pm.Model, Any]]:
     if not isinstance(model, Mapping) or not model:
         raise TypeError(f"model is {type(model).__name__}; give a pm.Model, or a dict of name: (model, idata).")
     if idata is not None:
-        raise ValueError("idata is given beside a dict of models; put each posterior beside its model: name: (model, idata).")
+        raise ValueError(
+            f"idata ({type(idata).__name__}) is given beside a dict of models; put each posterior beside its model, name: "
+            "(model, idata). Records of the fit are those of the models, others are validation=."
+        )
     return {str(name): model_pair(pair, f"model[{name!r}]") for name, pair in model.items()}
 
 
@@ -234,7 +237,8 @@ def _records(model: pm.Model, idata: Any, given: Any) -> dict[str, list[TimeSeri
     names = filter_names(model)
     if not names:
         raise ValueError(
-            "the model has no ODEFilter, about which a report could be made; compare_models(...).to_html does without."
+            "the model has no ODEFilter, about which a report could be made. For a fit of fit_pem, build the model with "
+            "ODEFilter and draw with sid.sample(start=fit.initval); compare_models(...).to_html does without a filter."
         )
     posterior_of(idata)  # is refused here, before anything is computed
     held = {name: filter_view(name, model).records() for name in names}

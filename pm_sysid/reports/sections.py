@@ -484,7 +484,8 @@ class Study:
             rank = distance_rank(y[seen], kept, 1e-3 * float(noise.std[i])) if enough and output not in coloured else None
             low, high = np.quantile(kept, [0.05, 0.95], axis=0)
             inside = 100 * float(np.mean((y[seen] >= low) & (y[seen] <= high)))
-            known = set(self.validation.x0 or {}) >= set(filter_view(name, self.model).system.states)
+            states = filter_view(name, self.model).system.states
+            known = set(self.validation.start_of(states)) >= set(states)
             self.verdicts.append(verdicts.spread(what, output, unknown, fit, inside, rank, known or self.validation.skip > 0))
             score = Score(output, error, self.units.get(output, ""), fit, True, unknown)
             self.scores.append(score)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from pm_sysid.arguments import count, number, shown, whole
 from pm_sysid.records.timeseries import TimeSeries
@@ -22,9 +24,9 @@ class Validation:
     runs : int, default 100
         Number of free runs on each record, each with the parameters of one posterior draw; on the record of the fit at most
         50.
-    x0 : mapping by state, optional
-        Initial state on each record, in the units of the states; a model takes what states of its own it finds. By default
-        the one that fits the first samples, as for :func:`predict`.
+    x0 : mapping by state, or number, optional
+        Initial state on each record, in the units of the states; a model takes what states of its own it finds, or one number
+        for all of them. By default the one that fits the first samples, as for :func:`predict`.
     record : int, optional
         Where the records of the fit have parameters of their own: those of which record, as for :func:`predict`.
     params : mapping, optional
@@ -47,7 +49,7 @@ class Validation:
 
     records: TimeSeries | Sequence[TimeSeries] = ()
     runs: int = 100
-    x0: Mapping[str, Any] | None = None
+    x0: Mapping[str, Any] | float | None = None
     skip: float = 0.0
     record: int | None = None
     params: Mapping[str, Any] | None = None
@@ -65,8 +67,20 @@ class Validation:
             raise TypeError(f"record is {shown(self.record)}; give the number of a record of the fit, from 0, or None.")
         if not isinstance(self.params, Mapping | None):
             raise TypeError(f"params is {shown(self.params)}; give a dict of values by name, or None.")
-        if not isinstance(self.x0, Mapping | None):
-            raise TypeError(f"x0 is {shown(self.x0)}; give a dict of numbers by state, or None to fit the first samples.")
+        if isinstance(self.x0, int | float | np.number) and not isinstance(self.x0, bool):
+            number(self.x0, "x0", "give a number for all states, or a dict of numbers by state")
+        elif not isinstance(self.x0, Mapping | None):
+            raise TypeError(
+                f"x0 is {shown(self.x0)}; give a dict of numbers by state, a number for all, or None to fit the first samples."
+            )
+
+    def start_of(self, states: Collection[str]) -> dict[str, Any]:
+        """The initial values of some states that are given."""
+        if self.x0 is None:
+            return {}
+        if isinstance(self.x0, Mapping):
+            return {name: value for name, value in self.x0.items() if name in states}
+        return dict.fromkeys(states, self.x0)
 
     @property
     def all(self) -> tuple[TimeSeries, ...]:

@@ -501,11 +501,11 @@ def run(
         level = "good" if fit > ACCURATE_FIT and colour == "" else "look" if fit > POOR_FIT else "bad"
         return Verdict(level, f"{text}.")
     ratio = error / noise
-    text = f"{text}; its error is {ratio:.3g} times the noise that the model estimates"
+    text = f"{text}; its error is {ratio:.3g} times the noise of the model"
     if ratio < NOISE_ONLY:
         poor = not fit > POOR_FIT
         if colour:
-            said = f"{text}, but what is left {colour}: this noise has taken up what the structure lacks."
+            said = f"{text}, but what is left {colour}: this noise covers what the structure lacks."
             return Verdict("bad" if poor else "look", said)
         if poor:
             said = f"{text}, which is most of the measurement: measure the noise by itself, or doubt the structure."

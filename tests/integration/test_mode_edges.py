@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.integrate import solve_ivp
 
 import pm_sysid as sid
+from pm_sysid.likelihood import mode as mode_search
 
 pytestmark = pytest.mark.slow
 
@@ -73,3 +74,35 @@ def test_steps_that_were_given_stay_and_the_remedy_is_said(record):
         mode = sid.find_mode(built, **OPTIONS)
     assert not mode.converged and sid.substeps_attrs(built)["substeps_y"] == 1
     assert "take more substeps" in mode.message
+
+
+def test_a_filter_with_given_steps_does_not_keep_another_from_more(record):
+    decay = sid.System(
+        lambda t, x, u, p: -p.rate * x.level, states=("level",), params=("rate",), observe=lambda t, x, dx, u, p: x.level
+    )
+    t = 0.1 * np.arange(20)
+    built = model(record, "auto")
+    with built:
+        rate = {"rate": pm.LogNormal("rate", 0.0, 0.5)}
+        sid.ODEFilter("z", decay, sid.TimeSeries(t, None, np.exp(-t)), rate, noise=0.05, x0=1.0, substeps=4)
+    mode = sid.find_mode(built, **OPTIONS)
+    assert mode.converged and abs(mode.initvals["E"] - TRUE["E"]) < 1.0
+    steps = sid.substeps_attrs(built)
+    assert steps["substeps_y"] > 1 and steps["substeps_z"] == 4 and "take more substeps" not in mode.message
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_second_search_that_leads_nowhere_leaves_what_the_first_has_found(record, error, monkeypatch):
+    built, calls, run = model(record, "auto"), [], mode_search.Hunt.run
+
+    def second_fails(self, *arguments, **options):
+        calls.append(self)
+        if len(calls) > 1:
+            raise error("in the second search")
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(mode_search.Hunt, "run", second_fails)
+    with pytest.warns(UserWarning):
+        mode = sid.find_mode(built, **OPTIONS)
+    assert len(calls) == 2 and not mode.converged
+    assert mode.logp > -250.0 and sid.substeps_attrs(built)["substeps_y"] == 1

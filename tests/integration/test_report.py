@@ -371,7 +371,7 @@ def test_a_linear_model_of_a_hardening_spring_is_not_called_fine(tmp_path) -> No
     line = r'<li class="(\w+)"><b>[^<]*</b> Free run on the record of the fit, y: fit ([\d.-]+) %; its error is ([\d.]+) times'
     said, right = re.search(line, linear), re.search(line, cubic)
     assert said and said.group(1) != "good" and float(said.group(3)) < 1.2
-    assert "this noise has taken up what the structure lacks" in linear
+    assert "this noise covers what the structure lacks" in linear
     assert right and right.group(1) == "good"
 
 
@@ -493,7 +493,7 @@ def test_a_sensor_with_an_offset_leaves_no_noise(offset: float) -> None:
     if not offset:
         assert not said
     else:
-        assert sum("has taken up what the structure lacks" in text for text in said) == 2
+        assert sum("covers what the structure lacks" in text for text in said) == 2
         assert any("Innovations of level are not centred on zero (mean 0." in text for text in said)
 
 

@@ -24,7 +24,7 @@ from pm_sysid.likelihood.circular import no_wider_than_turn
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.ridges import Ridges, ridges
 from pm_sysid.likelihood.target import Target
-from pm_sysid.progress import drawable
+from pm_sysid.progress import doing, drawable
 from pm_sysid.sampling.smc.algorithm import Sequential
 from pm_sysid.sampling.smc.evidence import Estimate, importance
 from pm_sysid.sampling.smc.ibis import IBIS, FinishedChain
@@ -160,8 +160,9 @@ def sample_around_mode(
     along = joined([ridges(batch, *at) for at in zip(modes.points, modes.covariances, strict=True)], modes)
     limit = np.inf if highest is None else highest + HIGHER
     drawn, spreading = list[_Chain](), False
-    for seed in seeds_per_chain(random_seed, chains):
+    for k, seed in enumerate(seeds_per_chain(random_seed, chains)):
         rng = np.random.default_rng(seed)
+        doing(f"proposals of chain {k + 1} of {chains}")
         cloud, fits = _cloud(target, modes, along, limit, max(CLOUD, FROM_PRIOR // chains), rng)
         in_units: Any = cloud.units
         sequential = replace(
@@ -182,6 +183,7 @@ def sample_around_mode(
     for _ in range(MOST_TOGETHER):
         if not apart(np.array([chain.x for chain in drawn])):
             break
+        doing("draws of chains that disagree walk together")
         drawn = _walked_together(drawn, kernel, rng)
     finished = [FinishedChain(chain.x, [{**chain.row, "log_product": np.nan, "log_product_se": np.nan}]) for chain in drawn]
     idata = sample_by_stages(

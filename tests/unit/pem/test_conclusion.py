@@ -144,11 +144,12 @@ DECAY = sid.System(
 )
 
 
-def with_noise(r: Any, **process: Any) -> sid.PEMResult:
-    """A lag with noise of 0.03, fitted with a number for it."""
+def with_noise(r: Any, far: float = 0.0, **process: Any) -> sid.PEMResult:
+    """A lag with noise of 0.03, fitted with a number for it; one sample may be far off."""
     rng, t = np.random.default_rng(1), 0.1 * np.arange(300)
     data = sid.TimeSeries(t, np.repeat(rng.standard_normal(60), 5), intersample="zoh")
     y = sid.simulate(DECAY, data, {"a": 1.0, "b": 2.0}, x0=0.0)["y"].to_numpy() + 0.03 * rng.standard_normal(300)
+    y[100] += far
     predictor = sid.ExtendedKalman(R=r, **process)
     options: dict[str, Any] = {"predictor": predictor, "objective": "likelihood", "x0": 0.0, "progressbar": False}
     return sid.fit_pem(DECAY, data.replace(y=y), {"a": 0.7, "b": 1.5}, **options)
@@ -157,12 +158,29 @@ def with_noise(r: Any, **process: Any) -> sid.PEMResult:
 def test_errors_by_a_noise_that_the_record_contradicts_are_no_success() -> None:
     small = with_noise({"y": 0.01})
     assert not small.success
-    assert re.search(r"innovations of y are (2\.[789]|3\.?[0123]?) times as large as R says", small.message)
+    assert re.search(r"larger than R says \(those of y (2\.[789]|3\.?[0123]?) times as large\)", small.message)
     assert "standard errors are too small" in small.message and 'R="estimate"' in small.message
     large = with_noise({"y": 0.1})
-    assert large.success and "standard errors are larger than they need to be" in large.message
+    assert large.success and "standard errors may be larger than they need to be" in large.message
     both = with_noise({"y": 0.01}, Q={"x": 1e-4})
-    assert not both.success and "times as large as Q and R say" in both.message
+    assert not both.success and "larger than Q and R say" in both.message
+
+
+def test_an_outlier_is_no_wrong_noise() -> None:
+    found = with_noise({"y": 0.03}, far=2.0)
+    assert found.success and "mark outliers as missing" in found.message and "R says" not in found.message
+
+
+def test_a_noise_that_the_record_contradicts_is_no_failure_where_errors_are_by_innovations() -> None:
+    """Of noise in proportion to the output: errors are right, whatever number was given."""
+    rng, t = np.random.default_rng(1), 0.1 * np.arange(300)
+    data = sid.TimeSeries(t, np.repeat(rng.standard_normal(30), 10), intersample="zoh")
+    y = sid.simulate(DECAY, data, {"a": 1.0, "b": 2.0}, x0=0.0)["y"].to_numpy()
+    data = data.replace(y=y * (1.0 + 0.2 * rng.standard_normal(300)) + 0.002 * rng.standard_normal(300))
+    options: dict[str, Any] = {"predictor": sid.ExtendedKalman(R={"y": 0.02}), "objective": "likelihood", "x0": 0.0}
+    found = sid.fit_pem(DECAY, data, {"a": 0.7, "b": 1.5}, progressbar=False, **options)
+    assert "larger than R says" in found.message and "standard errors are too small" not in found.message
+    assert "The noise is not of one size" in found.message
 
 
 @pytest.mark.parametrize("r", [{"y": 0.03}, "estimate"])

@@ -225,3 +225,27 @@ def test_an_actuator_that_saturates_is_seen(limit: float) -> None:
     found = sid.fit_pem(LAG, data, {"a": 0.7, "b": 1.0}, progressbar=False)
     assert "a saturation" in found.message
     assert not found.success or abs(found.p["b"] - 2.0) < 4 * found.stderr["b"], found
+
+
+@pytest.mark.parametrize("kind", ["sine", "uniform"])
+def test_an_input_that_is_missing_is_not_called_bent(kind: str) -> None:
+    system = sid.System(
+        lambda t, x, u, p: p.b * u.u - p.a * x.x,
+        states=("x",),
+        inputs=("u", "w"),
+        params=("a", "b"),
+        observe=lambda t, x, dx, u, p: x.x,
+    )
+    full = sid.System(
+        lambda t, x, u, p: p.b * u.u - p.a * x.x + 0.1 * u.w,
+        states=("x",),
+        inputs=("u", "w"),
+        params=("a", "b"),
+        observe=lambda t, x, dx, u, p: x.x,
+    )
+    rng, t = np.random.default_rng(3), 0.1 * np.arange(300)
+    w = np.sin(0.7 * t) if kind == "sine" else np.repeat(rng.uniform(-1.0, 1.0, 60), 5)
+    data = sid.TimeSeries(t, {"u": np.repeat(rng.standard_normal(60), 5), "w": w}, intersample="zoh")
+    y = sid.simulate(full, data, {"a": 1.0, "b": 2.0}, x0=0.0)["y"].to_numpy() + 0.02 * rng.standard_normal(300)
+    found = sid.fit_pem(system, data.replace(y=y), {"a": 0.7, "b": 1.0}, progressbar=False)
+    assert ") w" in found.message and "clip" not in found.message

@@ -148,5 +148,7 @@ def test_angles_that_are_kept_within_a_turn_are_seen_and_switches_are_not() -> N
     degrees[::7] = np.nan
     assert "y jumps by a whole turn (360)" in wrapped([TimeSeries(T, y=degrees)])
     assert wrapped([TimeSeries(T, y=angle)]) == wrapped([TimeSeries(T, y=0.9 * kept)]) == ""
-    assert wrapped([TimeSeries(T, y=np.where(np.sin(T) > 0, np.pi, -np.pi))]) == ""
+    switch = np.where(np.sin(T) > 0, np.pi, -np.pi)
+    assert wrapped([TimeSeries(T, y=switch)]) == wrapped([TimeSeries(T, y=0.97 * switch + 0.02 * angle % 0.1)]) == ""
+    assert wrapped([TimeSeries(T, y=np.pi * (-1.0) ** np.arange(T.size))]) == ""  # jumps alone
     assert wrapped([TimeSeries(T, y=np.pi * np.random.default_rng(1).uniform(-1.0, 1.0, T.size))]) == ""

@@ -55,6 +55,8 @@ def test_models_that_their_innovations_contradict_are_noted() -> None:
     found = sid.compare_models({"near": (model, IDATA), "away": (model, away)})
     assert [name for name, notes in found.notes.items() if any(n.startswith("model: the innov") for n in notes)] == ["away"]
     assert "Innovations contradict 'away'." in found.conclusion
+    plain = sid.compare_models({"away": (model, away["posterior"].to_dataset())})  # without a tree
+    assert any(n.startswith("model: the innov") for n in plain.notes["away"])
 
 
 def swing(substeps: int, *, told: bool) -> pm.Model:

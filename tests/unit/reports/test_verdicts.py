@@ -50,7 +50,7 @@ def test_a_fair_fit_that_leaves_noise_is_fine() -> None:
     assert level(1.5, 75.0, 1.0) == "look" and level(4.0, 95.0, 1.0) == "look"
     assert level(4.0, 75.0, 1.0, "is not white") == "bad" and level(4.0, 75.0, 1.0) == "look"
     swallowed = verdicts.run("run", "y", 1.0, 33.0, 1.0, "follows the input (correlation 0.5 at lag 1)")
-    assert swallowed.level == "bad" and "has taken up what the structure lacks" in swallowed.text
+    assert swallowed.level == "bad" and "covers what the structure lacks" in swallowed.text
 
 
 def test_a_free_run_without_the_process_noise_of_the_model_is_no_problem() -> None:
@@ -187,7 +187,7 @@ def test_an_evidence_that_its_sampler_doubts_is_not_called_good(doubt: str, expe
         (5.0, (97.0, 95.0, 80.0), "", "bad"),
         (0.8, (30.0, 20.0, 80.0), "", "look"),  # the noise is most of it
         (0.8, (30.0, 20.0, 80.0), None, "look"),
-        (0.8, (30.0, 20.0, 80.0), "is not white", "bad"),  # a noise that has taken up what the structure lacks
+        (0.8, (30.0, 20.0, 80.0), "is not white", "bad"),  # a noise that covers what the structure lacks
         (1.3, (30.0, 20.0, 80.0), "", "bad"),
         (np.nan, (30.0, 20.0, 80.0), "", "bad"),
         (np.nan, (99.0, 95.0, np.nan), "", "look"),
