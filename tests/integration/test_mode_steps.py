@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -170,7 +171,9 @@ def test_walls_beyond_draws_are_seen_behind_each_of_two_modes() -> None:
     with pm.Model() as model:
         rates = {name: pm.LogNormal(name, mu, 1.5) for name, mu in {"r1": -0.5, "r2": 0.5}.items()}
         sid.ODEFilter("y", system, sid.TimeSeries(t, None, y), rates, noise=0.1, x0=1.0)
-    idata = sid.sample(model, cores=1, random_seed=4, progressbar=False)
+    with warnings.catch_warnings():  # by one seed of three finer steps allow rates of a thousand, which hold next to nothing
+        warnings.filterwarnings("ignore", message=".*a part of the posterior is ruled out")
+        idata = sid.sample(model, cores=1, random_seed=4, progressbar=False)
     r2 = idata["posterior"]["r2"].values
     # By quadrature 0.0092 of the posterior are above 60, and the standard deviation of the logarithm is 1.447; 8 steps cut it.
     assert np.mean(r2 > 60) > 0.005 and np.log(r2).std() == pytest.approx(1.447, rel=0.05)
