@@ -132,7 +132,8 @@ def across_modes(
     seen : Seen, optional
         Draws of the prior: particles may have lost a part that these have seen.
     count : int, optional
-        Draws of each of up to eight proposals. Default: eight for each particle, at most 40,000.
+        Draws of each of up to eight proposals, and four more around draws that weigh much. Default: eight for each particle,
+        at most 40,000.
     """
     count = min(EACH * len(draws), MOST) if count is None else count
     at_modes = AT_MODES if len(points) else 0.0
