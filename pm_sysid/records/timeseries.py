@@ -105,7 +105,12 @@ class TimeSeries(Readers):
         units: Mapping[str, str] | None = None,
     ) -> None:
         if not among(intersample, BETWEEN_SAMPLES):
-            raise ValueError(f'intersample must be "zoh", "foh" or "bl", but is {intersample!r}')
+            alike = (
+                "; all inputs of a record move alike: for one that is held beside a smooth one, insert rows with NaN outputs "
+                "between the samples, the smooth one interpolated there, and intersample='zoh'"
+            )
+            several = alike if isinstance(intersample, Mapping) else ""
+            raise ValueError(f'intersample must be "zoh", "foh" or "bl", but is {intersample!r}{several}')
         t = times(t)
         u, inputs = channels("u", u, "inputs", inputs, len(t))
         y, outputs = channels("y", y, "outputs", outputs, len(t))

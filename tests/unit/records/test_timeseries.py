@@ -118,6 +118,7 @@ def test_missing_values_are_counted_per_output():
             ValueError,
             r"y must be finite or NaN, but y\[51\] is -inf; mark",
         ),
+        ({"intersample": {"F": "zoh"}}, ValueError, r"all inputs of a record move alike: .* insert rows"),
         ({"intersample": "cubic"}, ValueError, 'intersample must be "zoh", "foh" or "bl", but is \'cubic\''),
         (
             {"u": None, "inputs": "F"},
