@@ -34,7 +34,7 @@ from pm_sysid.sampling.smc.natural_units import NaturalUnits, positive_unknowns
 from pm_sysid.sampling.smc.particle_state import SequentialState
 from pm_sysid.sampling.smc.proposals import MOST, Mixture, moments
 from pm_sysid.sampling.smc.resampling import effective_size
-from pm_sysid.sampling.smc.seen_draws import FROM_PRIOR, Seen, of_prior
+from pm_sysid.sampling.smc.seen_draws import Seen, of_prior
 from pm_sysid.sampling.smc.stages import stages
 from pm_sysid.sampling.smc.weighed import KnownModes
 
@@ -163,7 +163,7 @@ def sample_around_mode(
     for k, seed in enumerate(seeds_per_chain(random_seed, chains)):
         rng = np.random.default_rng(seed)
         doing(f"proposals of chain {k + 1} of {chains}")
-        cloud, fits = _cloud(target, modes, along, limit, max(CLOUD, FROM_PRIOR // chains), rng)
+        cloud, fits = _cloud(target, modes, along, limit, rng)
         in_units: Any = cloud.units
         sequential = replace(
             kernel.sequential, target=in_units, moves=moves if fits or cloud.covers else walking, components=MOST
@@ -475,12 +475,8 @@ def gaining(scores: Sequence[float]) -> bool:
     return bool(np.median(scores[-COMPARED:]) > np.median(scores[-2 * COMPARED : -COMPARED]) + GAIN)
 
 
-def _cloud(
-    target: Target, modes: KnownModes, along: Ridges, limit: float, of_the_prior: int, rng: np.random.Generator
-) -> tuple[Cloud, bool]:
+def _cloud(target: Target, modes: KnownModes, along: Ridges, limit: float, rng: np.random.Generator) -> tuple[Cloud, bool]:
     """Draws of a proposal that has been fitted to weighted draws before, in the better units, and whether it fits.
-
-    At most ``of_the_prior`` draws of the prior come first: of several chains each has others.
 
     Proposals that see a part of the posterior fit that part. Those fitted to their draws reach a little further, and find more
     mass if there is some: even weights count when they come twice with the same evidence.
@@ -491,7 +487,7 @@ def _cloud(
     uncertain = positive_unknowns(target) & (np.diagonal(modes.covariances, axis1=1, axis2=2).max(axis=0) > UNCERTAIN**2)
     turns = [logs, NaturalUnits(target, uncertain)] if uncertain.any() else [logs]
     at = []
-    for units, seen in zip(turns, of_prior(turns, rng, of_the_prior), strict=True):
+    for units, seen in zip(turns, of_prior(turns, rng), strict=True):
         width = prior_width(units, np.random.default_rng(0))
         first = _about(modes, units, width)
         at.append(Cloud.of(units, with_ridges(first, units, along), seen, rng))
@@ -499,10 +495,9 @@ def _cloud(
     for _ in range(ROUNDS - 1):
         for cloud in at:
             cloud.check(limit)
-        # Units in which proposals fit clearly worse are given up, and all but the best ones where these fit.
-        kept = [cloud for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1] or [best]
-        kept = [max(kept, key=lambda cloud: cloud.score)] if best.enough else kept
-        at = [cloud.next(along, rng) for cloud in kept]
+        # Units in which proposals fit clearly worse are given up.
+        at = [cloud.next(along, rng) for cloud in at if cloud.score > best.score + np.log(WORSE) or len(at) == 1]
+        at = at or [best.next(along, rng)]
         latest = max(at, key=lambda cloud: cloud.score)
         if best.enough and latest.enough and best.agrees(latest) and (latest.fits or latest.covers):
             return latest, latest.fits
