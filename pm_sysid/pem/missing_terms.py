@@ -144,8 +144,10 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
             continue
         if (sure := _shown(seen)) is not None:
             found.append((candidate, seen, sure))
-    # An input that acts by itself is nearly one that is bent at its largest values.
-    found.sort(key=lambda each: (each[2], each[1].gain - AS_LIKELY * each[0].bent(terms)), reverse=True)
+    # An input that is missing altogether is nearly one that is bent at its largest values.
+    alone = {own.acts(terms): seen.gain for own, seen, _ in found if len(own.rows) == 1 and not own.bent(terms)}
+    found = [f for f in found if not (f[0].bent(terms) and f[1].gain < alone.get(f[0].acts(terms), -np.inf) + AS_LIKELY)]
+    found.sort(key=lambda each: (each[2], each[1].gain), reverse=True)
     if not found:
         return None
     chosen, best, sure = found[0]
@@ -162,7 +164,6 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
         return None
     alike = [other for other, seen, _ in found[1:] if seen.gain > best.gain - AS_LIKELY]
     # Of dead zones of one input the best one is named.
-    alike = [other for other in alike if not (other.bent(terms) and not chosen.bent(terms))]
     kinds = {each.kind(terms): each.words for each in reversed([chosen, *alike])}
     kinds.pop(chosen.kind(terms))
     also = f" (or one with {' or '.join(reversed(kinds.values()))})" if kinds else ""
@@ -208,13 +209,14 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Coll
 
 
 def _bends(term: Term, known: np.ndarray, size: np.ndarray) -> bool:
-    """Whether a record (T, n) shows that an input is bent: at its largest values it is the input itself, and at none a sign."""
-    (j,), values = term.powers, known
+    """Whether a record of states and inputs (T, n), with root mean squares (n,), shows that an input is bent.
+
+    Bent at its largest values it is the input itself, and one that keeps its sign may be a constant.
+    """
+    (j,) = term.powers
     limit = (term.bent or 0.0) * size[j]
-    clipped = np.clip(values[:, j], -limit, limit)
-    if not np.ptp(clipped) > 0:
-        return False
-    return bool(abs(np.corrcoef(clipped, values[:, j])[0, 1]) < STRAIGHT)
+    clipped = np.clip(known[:, j], -limit, limit)
+    return bool(np.ptp(clipped) > 0 and abs(np.corrcoef(clipped, known[:, j])[0, 1]) < STRAIGHT)
 
 
 class Candidate(NamedTuple):
@@ -227,6 +229,11 @@ class Candidate(NamedTuple):
     def bent(self, terms: Sequence[Term]) -> bool:
         """Whether it is an input that is bent at a value."""
         return len(self.rows) == 1 and bool(terms[self.rows[0]].bent)
+
+    def acts(self, terms: Sequence[Term]) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """State whose rate of change it acts on, and its powers."""
+        term = terms[self.rows[0]]
+        return term.state, tuple(term.powers.items())
 
     def kind(self, terms: Sequence[Term]) -> str:
         """What those have in common that are bent at other values."""
