@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pm_sysid.idata import labelled, labels
-from pm_sysid.plots.axes import COLOURS, DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, interval, panels
+from pm_sysid.plots.axes import COLOURS, DATA, PRIOR, AxesArray, Panels, draw_data, draw_line, interval, panels, time_axis
 from pm_sysid.plots.residuals import draw_autocorrelation, draw_cross_correlation
 from pm_sysid.records.units import with_unit
 
@@ -82,7 +82,8 @@ def plot_compare_fits(
         ax.set_ylim(low - 0.15 * (high - low or 1.0), high + 0.35 * (high - low or 1.0))
         ahead = "" if math.isinf(comparison.k) else f", {comparison.k:g} sample{'s' * (comparison.k != 1)} ahead"
         unit = record.units.get(record.outputs[place])
-        ax.set(xlabel="time (s)", ylabel=with_unit(output, unit), title=f"{label}{ahead}")
+        ax.set(ylabel=with_unit(output, unit), title=f"{label}{ahead}")
+        time_axis(ax, record.t)
         ax.margins(x=0)
         ax.legend(loc="upper right", ncols=1 + len(comparison.table.columns), fontsize="small", frameon=False)
     return grid

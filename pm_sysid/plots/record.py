@@ -9,7 +9,21 @@ import numpy as np
 import scipy
 
 from pm_sysid.arguments import shown, words
-from pm_sysid.plots.axes import DATA, MODEL, TRUTH, AxesArray, FloatArray, Panels, draw_data, draw_line, panels
+from pm_sysid.plots.axes import (
+    DATA,
+    MODEL,
+    TRUTH,
+    AxesArray,
+    FloatArray,
+    Panels,
+    draw_data,
+    draw_line,
+    frequency_axis,
+    numbered,
+    panels,
+    time_axis,
+    unit_of_time,
+)
 from pm_sysid.records.residual_tests import in_order
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import with_unit
@@ -80,6 +94,7 @@ def plot_record(
     units = {**record.units, **(units or {})}
     values = dict(zip(record.inputs + record.outputs, np.hstack([record.input_matrix, record.output_matrix]).T, strict=True))
     grid = panels(axes, [(len(names), 3)], figsize, (9.0, 0.5 + 1.9 * len(names)))
+    in_seconds, symbol = unit_of_time(record.t)
     for row, name in zip(grid, names, strict=True):
         _draw_channel(row, record, values[name], is_input=name in record.inputs)
         unit = units.get(name)
@@ -88,11 +103,14 @@ def plot_record(
         row[1].set_ylabel(f"amplitude ({unit})" if unit else "amplitude")
         row[2].set_ylabel(label)
         if name not in record.inputs:
-            row[2].set_xlabel(f"rate of {name} ({unit}/s)" if unit else f"rate of {name} (1/s)")
+            row[2].set_xlabel(f"rate of {name} ({unit or 1}/{symbol})")
+            numbered(row[2], 1 / in_seconds)
+        numbered(row[0], in_seconds)
+        numbered(row[1], 1 / in_seconds)
     for ax, title in zip(grid[0], ("over time", "spectrum", "coverage"), strict=True):
         ax.set_title(title, loc="left", fontsize="medium")
-    grid[-1, 0].set_xlabel("time (s)")
-    grid[-1, 1].set_xlabel("frequency (Hz)")
+    time_axis(grid[-1, 0], record.t)
+    frequency_axis(grid[-1, 1], record.t)
     return grid
 
 

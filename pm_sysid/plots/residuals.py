@@ -9,7 +9,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from pm_sysid.arguments import flag, number
-from pm_sysid.plots.axes import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels
+from pm_sysid.plots.axes import DATA, MODEL, PRIOR, AxesArray, FloatArray, Panels, draw_data, panels, time_axis
 from pm_sysid.records.residual_tests import (
     BOUND,
     LEVEL,
@@ -97,7 +97,9 @@ def plot_residuals(
     for level in (-2, 2):
         series.axhline(centre + level * spread, color=DATA, lw=0.8, ls="--", zorder=3)
     _shade_unsteady(series, times, e, lags)
-    series.set(xlabel="sample" if fs is None and t is None else "time (s)", ylabel=label)
+    series.set(xlabel="sample", ylabel=label)
+    if not (fs is None and t is None):
+        time_axis(series, times)
     series.margins(x=0)
 
     draw_autocorrelation(auto, e, lags)
