@@ -240,11 +240,12 @@ class _Run:
         self.remarks = list[str]()
         self.more_steps = dict[str, StepChoice]()
 
-    def say(self, choice: str) -> None:
-        """Log a choice, and keep it for the attributes."""
+    def say(self, choice: str, *, known: bool = False) -> None:
+        """Log a choice that is not ``known`` from another function's log, and keep it for the attributes."""
         choice = choice.removesuffix(".")
         self.choices.append(choice)
-        _log.info("sample: %s.", choice)
+        if not known:
+            _log.info("sample: %s.", choice)
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
@@ -282,7 +283,8 @@ class _Run:
         if known is not None and known.modes:
             found = _with_modes(found, known)
         self.mode, self.trouble = found, said
-        self.say(self.trouble or found.message or f"log posterior {found.logp:.2f} at the mode")
+        message = self.trouble or found.message or f"log posterior {found.logp:.2f} at the mode"
+        self.say(message, known=not self.trouble and found.searches > 1)
 
     def search_from(self, higher: HigherPoint) -> None:
         """Find the mode near a point that is higher than the one known, and steps that suffice there."""

@@ -26,6 +26,7 @@ from pm_sysid.plots.axes import (
     panels,
     shared_legend,
 )
+from pm_sysid.records.units import with_unit
 
 #: Variables of what may be a process by their dimensions, and what stands before their names.
 PROCESSES = {"input": ("inputs", ""), "parameter": ("parameters", ""), "coloured": ("coloured_noise", "noise ")}
@@ -78,7 +79,8 @@ def plot_states(
     Returns
     -------
     ndarray of matplotlib axes, shape (rows,), or (rows, 2) with `zoom`
-        The number above a row is half the width of its interval, averaged over time.
+        Outputs, and states that are one, have the units of the record. The number above a row is half the width of its
+        interval, averaged over time.
 
     Raises
     ------
@@ -214,6 +216,8 @@ def _curves(data: xr.Dataset, name: str, truth: Mapping[Any, ArrayLike]) -> _Cur
     shows = [o for o in outputs if (o == name and group == "outputs") or _shown(data, o) == name]
     measured = np.asarray(data["measured"].sel(output=shows[0]), dtype=float) if shows and "measured" in data else None
     label = f"d{name.removeprefix('dx.')}/dt" if group == "derivatives" else name
+    if shows and "units" in data.coords:
+        label = with_unit(label, str(data["units"].sel(output=shows[0]).item()))
     true = None
     if name in truth:
         true = np.asarray(truth[name], dtype=float)

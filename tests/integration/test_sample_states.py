@@ -298,6 +298,13 @@ def test_plot_of_moments(sensors: Any, close_figures: None) -> None:
     assert panel.get_legend() is not None
 
 
+def test_plot_has_the_units_of_what_was_measured(sensors: Any, close_figures: None) -> None:
+    _, _, _, paths = sensors
+    units = {"speed": "m/s", "accel": "m/s^2"}
+    known = paths.assign_coords(units=("output", [units.get(str(o), "") for o in paths["output"].values]))
+    assert [ax.get_ylabel() for ax in sid.plot_states(known)] == ["z", "v (m/s)", "accel (m/s^2)", "mixed"]
+
+
 def test_plot_of_one_record_and_of_draws_that_failed(many: Any, model: pm.Model, close_figures: None) -> None:
     smoothed = sid.smooth(POINT, model=many[0])
     z, _ = sid.plot_states(smoothed, record=2)
