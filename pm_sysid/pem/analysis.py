@@ -23,7 +23,8 @@ from pm_sysid.pem.left_over import EACH, LAGS, own_errors
 from pm_sysid.pem.objective import Layout, LogLikelihood
 from pm_sysid.pem.optimise import solve
 from pm_sysid.pem.settings import Optimiser
-from pm_sysid.records.metrics import fit_percent, rmse
+from pm_sysid.records.metrics import alike, fit_percent, relative_squares, rmse
+from pm_sysid.records.overlap import shared_samples
 from pm_sysid.records.residual_tests import ResidualTests, residual_tests
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import label_units
@@ -363,6 +364,11 @@ class FitTable:
         Predicted outputs by (fit, record), a Dataset with dims ``time``; ``attrs["x0"]`` says where its initial state is from.
     k : float
         Samples ahead.
+    used : tuple of str
+        Records of which a fit has used samples.
+    conclusion : str
+        Which fit has the smallest errors on records that are new to all of them, and whether others have errors that differ by
+        no more than chance; empty for one fit.
     """
 
     table: pd.DataFrame
@@ -370,10 +376,37 @@ class FitTable:
     records: dict[str, TimeSeries]
     predictions: dict[tuple[str, str], xr.Dataset]
     k: float
+    used: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         how = "free run" if math.isinf(self.k) else f"{self.k:g} sample{'s' * (self.k != 1)} ahead"
-        return f"Fit in percent, {how}\n{self.table.round(2).to_string()}\n" + "\n".join(self.starts)
+        lines = [f"Fit in percent, {how}", self.table.round(2).to_string(), *self.starts]
+        return "\n".join([*lines, self.conclusion] if self.conclusion else lines)
+
+    @property
+    def conclusion(self) -> str:
+        """Which fit is ahead on records that are new to all fits, in sentences."""
+        names = [str(name) for name in self.table.columns]
+        if len(names) < 2:
+            return ""
+        if not (new := [label for label in self.records if label not in self.used]):
+            return "Which fit is better only a record says that none of them has used."
+        return " ".join(self._ahead(label, names) for label in new)
+
+    def _ahead(self, label: str, names: list[str]) -> str:
+        """Which fit is ahead on a record, in a sentence."""
+        y = self.records[label].output_matrix
+        squares = {}
+        for name in names:
+            run = self.predictions[name, label]
+            outputs = [output for of, output in self.table.index if of == label]
+            squares[name] = relative_squares(y, np.column_stack([labelled(run, output).to_numpy() for output in outputs]))
+        if not all(np.isfinite(s[~np.isnan(y).all(axis=1)]).all() for s in squares.values()):
+            return f"On {label} not all runs are finite."
+        best, *others = alike(squares)
+        if not others:
+            return f"On {label} {best!r} is ahead by more than chance."
+        return f"On {label} {', '.join(map(repr, [best, *others]))} differ by no more than chance may."
 
     @property
     def starts(self) -> list[str]:
@@ -385,7 +418,9 @@ class FitTable:
         return lines
 
     def _repr_html_(self) -> str:
-        return str(self.table.round(2).to_html(border=0)) + "".join(f"<p>{html.escape(s)}</p>" for s in self.starts)
+        return str(self.table.round(2).to_html(border=0)) + "".join(
+            f"<p>{html.escape(s)}</p>" for s in [*self.starts, *filter(None, [self.conclusion])]
+        )
 
 
 def compare_fits(
@@ -444,6 +479,7 @@ def compare_fits(
     record   output
     training y         100.0    72.81
     initial state on training: given
+    Which fit is better only a record says that none of them has used.
     """
     named = dict(fits) if isinstance(fits, Mapping) and not hasattr(fits, "setup") else {"fit": fits}
     if not named or not all(hasattr(f, "setup") for f in named.values()):
@@ -469,4 +505,5 @@ def compare_fits(
     tables = [pd.DataFrame.from_dict(rows, orient="index") for rows in (fit_rows, rmse_rows)]
     for table in tables:
         table.index = pd.MultiIndex.from_tuples(table.index, names=["record", "output"])
-    return FitTable(tables[0], tables[1], given, predictions, k)
+    used = [label for label, r in given.items() if any(shared_samples(r, f.setup.filter.records) for f in named.values())]
+    return FitTable(tables[0], tables[1], given, predictions, k, tuple(used))

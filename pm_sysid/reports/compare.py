@@ -25,7 +25,7 @@ from pm_sysid.posterior.log_likelihood import evaluate
 from pm_sysid.posterior.observed import check_sampled_on, observed, probabilities
 from pm_sysid.posterior.predict import predict
 from pm_sysid.posterior.substep_check import check_substeps
-from pm_sysid.records.metrics import fit_percent, rmse
+from pm_sysid.records.metrics import fit_percent, relative_squares, rmse
 from pm_sysid.records.overlap import shared_samples
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.reports.comparison import CRITERIA, UNDECIDED, UNDECIDED_BY_LOO, Comparison, listed
@@ -146,8 +146,10 @@ def compare_models(
         row["log_evidence"], row["log_evidence_se"] = found_evidence.value, found_evidence.error
         if found_evidence.doubt:
             said.append(f"evidence: {found_evidence.doubt}")
-        case = cases[name] = _case(name, model, idata, validation, said)
-        row |= _scores(case, validation, said)
+        case = _case(name, model, idata, validation, said)
+        scores, squares = _scores(case, validation, said)
+        cases[name] = case._replace(squares=squares)
+        row |= scores
         notes[name] = tuple(said)
     table = pd.DataFrame.from_dict(rows, orient="index")
     for criterion in CRITERIA:
@@ -404,10 +406,10 @@ def _case(name: str, model: pm.Model, idata: Any, validation: Validation, said: 
     return Case(model, idata, label, predictions)
 
 
-def _scores(case: Case, validation: Validation, said: list[str]) -> dict[str, float]:
-    """Errors of the median run over all records, by output."""
+def _scores(case: Case, validation: Validation, said: list[str]) -> tuple[dict[str, float], np.ndarray | None]:
+    """Errors of the median run over all records, by output, and those of each sample (T,)."""
     if not case.predictions:
-        return {}
+        return {}, None
     measured, middle = [], []
     for record, runs in zip(validation.all, case.predictions, strict=True):
         fine = np.isfinite(runs).all(axis=(1, 2))
@@ -418,7 +420,7 @@ def _scores(case: Case, validation: Validation, said: list[str]) -> dict[str, fl
             said.append(
                 "validation: no run is finite." if scored.any() else f"validation: skip={validation.skip} leaves no sample."
             )
-            return {}
+            return {}, None
         measured.append(record.output_matrix[scored])
         middle.append(np.median(runs[fine], axis=0)[scored])
     y, yhat = np.concatenate(measured), np.concatenate(middle)
@@ -426,7 +428,7 @@ def _scores(case: Case, validation: Validation, said: list[str]) -> dict[str, fl
     names = [f"[{o}]" for o in validation.all[0].outputs] if y.shape[1] > 1 else [""]
     scores = {f"RMSE{n}": float(e) for n, e in zip(names, error, strict=True)}
     scores |= {f"MSE{n}": float(e) ** 2 for n, e in zip(names, error, strict=True)}
-    return scores | {f"fit{n}": float(f) for n, f in zip(names, fit, strict=True)}
+    return scores | {f"fit{n}": float(f) for n, f in zip(names, fit, strict=True)}, relative_squares(y, yhat)
 
 
 def _split_otherwise(results: Mapping[str, Any]) -> dict[str, str]:

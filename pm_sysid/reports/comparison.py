@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pm_sysid.records.metrics import alike
 from pm_sysid.records.timeseries import TimeSeries
 from pm_sysid.records.units import with_unit
 from pm_sysid.reports.blocks import Notes, Paragraph
@@ -140,7 +141,18 @@ class Comparison:
         if seen := self._noted("validation:"):
             return f"Validation: see the notes on {listed(seen)}."
         mean = self.table[fits].mean(axis=1).sort_values(ascending=False)
-        return f"Free runs of validation: {', '.join(f'{str(m)!r} {v:.1f} %' for m, v in mean.items())}."
+        said = f"Free runs of validation: {', '.join(f'{str(m)!r} {v:.1f} %' for m, v in mean.items())}"
+        return f"{said}{self._as_good([str(m) for m in mean.index])}."
+
+    def _as_good(self, ranked: list[str]) -> str:
+        """Whether the errors of free runs differ by more than chance, in words; empty if they are not known."""
+        squares = {name: case.squares for name in ranked if (case := self.cases.get(name)) and case.squares is not None}
+        if len(squares) < len(ranked):
+            return ""
+        best, *others = alike(squares)
+        if not others:
+            return f" ({best!r} is ahead by more than chance)"
+        return f" (by chance alone {listed([best, *others])} may differ as much)"
 
     def _in_doubt(self) -> str:
         if not (wrong := self._noted("model:")):

@@ -67,12 +67,16 @@ COLUMNS = {
 
 
 class Case(NamedTuple):
-    """A model, its posterior, its filter if it has one, and its predictions (draws, T, n_y) of the validation records."""
+    """A model, its posterior, its filter if it has one, and its predictions (draws, T, n_y) of the validation records.
+
+    ``squares`` (T,) are the errors of the median of these over all records, as :func:`relative_squares` has them.
+    """
 
     model: pm.Model
     idata: Any
     filter: str | None
     predictions: list[np.ndarray]
+    squares: np.ndarray | None = None
 
 
 def page(

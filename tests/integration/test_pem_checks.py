@@ -111,7 +111,10 @@ def test_fits_are_compared_on_records(filtered: sid.PEMResult) -> None:
     run = fits["free"].simulate(records["test"], x0={"v": 0.0})["y"].to_numpy()
     assert result.table.loc[("test", "y"), "free"] == sid.fit_percent(records["test"].y, run)
     assert result.rmse.loc[("test", "y"), "free"] == sid.rmse(records["test"].y, run)
+    assert "On test " in result.conclusion and "On training" not in result.conclusion and result.conclusion in repr(result)
+    assert "a record says that none of them has used" in sid.compare_fits(fits, DATA, x0={"v": 0.0}).conclusion
     one = sid.compare_fits(filtered, DATA, k=1)
+    assert one.conclusion == ""
     assert one.table.iloc[0, 0] > result.table.loc[("training", "y"), "filter"]
     assert "1 sample ahead" in repr(one) and "free run" in repr(result) and "<table" in result._repr_html_()
 

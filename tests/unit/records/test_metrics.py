@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy
 import xarray as xr
 from numpy.testing import assert_allclose
 
-from pm_sysid.records.metrics import fit_percent, nrmse, rmse
+from pm_sysid.records.metrics import alike, difference, fit_percent, nrmse, relative_squares, rmse
 
 RNG = np.random.default_rng(0)
 Y, DRAWS = RNG.normal(size=(50, 2)), RNG.normal(size=(3, 4, 50, 2))
@@ -130,3 +131,32 @@ def labelled(values, *dims, **coords):
 def test_errors(measured, predicted, message):
     with pytest.raises(ValueError, match=message):
         rmse(measured, predicted)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_the_error_of_a_difference_allows_for_correlation(correlation):
+    scores = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        d = scipy.signal.lfilter([1.0], [1.0, -correlation], rng.standard_normal(2000))
+        mean, error = difference(np.zeros(2000), 0.3 + d)
+        scores.append((mean - 0.3) / error)
+    assert_allclose(np.std(scores), 1.0, atol=0.15)
+
+
+def test_difference_leaves_out_what_was_not_measured():
+    first, second = np.array([1.0, np.nan, 2.0, 1.0]), np.array([2.0, 7.0, 4.0, 1.0])
+    assert difference(first, second)[0] == 1.0
+    assert np.isnan(difference(first[:2], second[:2])[1])
+
+
+def test_series_that_differ_by_chance_are_alike():
+    rng = np.random.default_rng(0)
+    squares = {"worse": 3.0 * rng.chisquare(1, 500), "a": rng.chisquare(1, 500), "b": rng.chisquare(1, 500)}
+    assert sorted(alike(squares)) == ["a", "b"]
+
+
+def test_squares_count_by_the_variance_of_their_output():
+    y = np.array([[1.0, 10.0], [3.0, np.nan], [np.nan, np.nan], [2.0, 30.0]])
+    squares = relative_squares(y, y + np.array([1.0, 10.0]))
+    assert_allclose(squares, [1.5 + 1.0, 1.5, np.nan, 2.5])

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from pm_sysid.reports.comparison import UNDECIDED, UNDECIDED_BY_LOO, Comparison
+from pm_sysid.reports.comparison_page import Case
 
 NAN = [np.nan, np.nan]
 
@@ -35,6 +36,17 @@ def test_what_decides_is_said_with_its_numbers() -> None:
     assert "By evidence 'cubic' is the most probable of these models (probability 0.95 ± 0.01)." in said
     assert "By LOO 'cubic' predicts best (deviance 40.0 ± 5.0 below that of 'linear')." in said
     assert "Free runs of validation: 'cubic' 90.0 %, 'linear' 70.0 %." in said
+
+
+def test_errors_that_differ_by_chance_decide_nothing() -> None:
+    rng = np.random.default_rng(1)
+    errors = rng.chisquare(1, 400)
+    table = comparison(fit=[90.0, 89.9]).table
+    cases: Any = {"cubic": Case(None, None, None, [], errors), "linear": Case(None, None, None, [], rng.chisquare(1, 400))}
+    said = Comparison(table, {}, {}, {}, {}, (), cases).conclusion
+    assert "'linear' 89.9 % (by chance alone 'cubic', 'linear' may differ as much)." in said
+    cases["linear"] = cases["linear"]._replace(squares=1.1 * errors)
+    assert "('cubic' is ahead by more than chance)" in Comparison(table, {}, {}, {}, {}, (), cases).conclusion
 
 
 def test_criteria_that_were_not_computed_are_not_mentioned() -> None:
