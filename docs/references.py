@@ -88,6 +88,10 @@ REFERENCES = (
         "de Jong", 1991, "The diffuse Kalman filter", "Annals of Statistics 19(2), 1073-1083", "10.1214/aos/1176348139",
     ),
     Reference(
+        "Diebold and Mariano", 1995, "Comparing predictive accuracy",
+        "Journal of Business and Economic Statistics 13(3), 253-263", "10.1080/07350015.1995.10524599",
+    ),
+    Reference(
         "Duembgen and Spokoiny", 2001, "Multiscale testing of qualitative hypotheses", "Annals of Statistics 29(1), 124-152",
         "10.1214/aos/996986504",
     ),
@@ -103,6 +107,9 @@ REFERENCES = (
         "Fruehwirth-Schnatter", 2004,
         "Estimating marginal likelihoods for mixture and Markov switching models using bridge sampling techniques",
         "Econometrics Journal 7(1), 143-167", "10.1111/j.1368-423X.2004.00125.x",
+    ),
+    Reference(
+        "Geyer", 1992, "Practical Markov chain Monte Carlo", "Statistical Science 7(4), 473-483", "10.1214/ss/1177011137",
     ),
     Reference(
         "Green", 2015,

@@ -110,8 +110,8 @@ def difference(first: FloatArray, second: FloatArray) -> tuple[float, float]:
 
     Notes
     -----
-    The test of Diebold and Mariano, Comparing Predictive Accuracy (Journal of Business and Economic Statistics 13, 1995), with
-    the window of Geyer, Practical Markov Chain Monte Carlo (Statistical Science 7, 1992).
+    The test of Diebold and Mariano (1995, Journal of Business and Economic Statistics 13, 253-263), with the window of Geyer
+    (1992, Statistical Science 7, 473-483).
 
     Examples
     --------
