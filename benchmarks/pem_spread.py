@@ -712,6 +712,9 @@ def actuators(n: int) -> dict[str, Any]:
         ("lag, saturation at 0.7, noise 0.05", LAG, 0.05, lambda u: np.clip(u, -0.7, 0.7), "saturation"),
         ("lag, saturation at 0.9, noise 0.05", LAG, 0.05, lambda u: np.clip(u, -0.9, 0.9), "saturation"),
         ("oscillator, saturation at 0.9, noise 0.05", SPRING, 0.05, lambda u: np.clip(u, -0.9, 0.9), "saturation"),
+        ("lag, saturation above 0.5, noise 0.05", LAG, 0.05, lambda u: np.minimum(u, 0.5), "saturation"),
+        ("lag, saturation above 0.9, noise 0.05", LAG, 0.05, lambda u: np.minimum(u, 0.9), "saturation"),
+        ("oscillator, saturation below -0.7, noise 0.05", SPRING, 0.05, lambda u: np.maximum(u, -0.7), "saturation"),
     ]
     for system, kind in ((LAG, "lag"), (SPRING, "oscillator")):
         cases += [(f"{kind}, {d} samples late, noise 0.05", system, 0.05, late(d), f"{abs(d)} sample") for d in (-2, 1, 3, 7)]

@@ -36,6 +36,8 @@ OF_ONE_SIZE = 10.0
 SHARP = 0.05
 #: Half widths of dead zones and limits of saturations that are looked at, over the root mean square of an input.
 ZONES = (0.15, 0.3, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0)
+#: Limits to one side that are looked at, as of a valve that cannot open further, likewise.
+ONE_SIDED = (0.4, 0.8, 1.2, 1.6)
 #: Correlation with the input itself from which on a record does not show that it is bent.
 STRAIGHT = 0.995
 #: Factors of terms are moved by this share of the typical rate of change.
@@ -46,7 +48,8 @@ class Term(NamedTuple):
     """A term in the rate of change of a state: in words, its function of what moves, and its powers of that.
 
     The function is of the states and inputs, and of the smallest values of them that have a sign. An input ``bent`` at a value
-    has that value, over the root mean square of the input, in its words.
+    has that value, over the root mean square of the input, in its words, keeps between this value times its ``sides``, and has
+    a cause, in words.
     """
 
     state: int
@@ -54,13 +57,17 @@ class Term(NamedTuple):
     function: Callable[[Sequence[Any], Sequence[Any]], Any]
     powers: dict[int, int]
     bent: float | None = None
+    sides: tuple[float, float] = (-1.0, 1.0)
+    cause: str = ""
 
-    def named(self, size: np.ndarray) -> str:
-        """Its words, with the value where it is bent."""
-        if not self.bent:  # at zero, or nowhere
-            return self.words
-        (j,) = self.powers
-        return self.words.format(f"{self.bent * size[j]:.2g}")
+    def named(self, size: np.ndarray, less: str = "") -> str:
+        """Its words, with the value where it is bent, and its cause; ``less`` something else."""
+        words = self.words
+        if self.bent:  # at a value, which may be zero
+            (j,) = self.powers
+            words = words.format(f"{self.bent * size[j]:.2g}")
+        words = f"({words} - {less})" if less else words
+        return f"{words}, {self.cause}" if self.cause else words
 
     def unit(self, size: np.ndarray) -> float:
         """Its size where states and inputs are as large as ``size``."""
@@ -200,12 +207,33 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Coll
             if j in signed:
                 yield Term(state, f"max({name}, 0)", lambda z, s, j=j: pt.maximum(z[j], 0.0), {j: 1}, 0.0)  # type: ignore[misc]
             for part in ZONES:
-                words = f"clip({name}, -{{0}}, {{0}}), as of a dead zone or a saturation"
-                yield Term(state, words, lambda z, s, j=j, k=part / SHARP: pt.clip(z[j], -k * s[j], k * s[j]), {j: 1}, part)  # type: ignore[misc]
+                yield _clipped(state, name, j, part, (-1.0, 1.0))
+            for part in ONE_SIDED if j in signed else ():
+                yield _clipped(state, name, j, part, (-np.inf, 1.0))
+                yield _clipped(state, name, j, part, (-1.0, np.inf))
     for i, j in combinations([j for j in moving if j < states], 2):
         for a, b in ((1, 1), (2, 1), (1, 2)):
             words = " ".join(f"{names[k]}^{power}" if power > 1 else names[k] for k, power in ((i, a), (j, b)))
             yield Term(state, words, lambda z, s, i=i, j=j, a=a, b=b: z[i] ** a * z[j] ** b, {i: a, j: b})  # type: ignore[misc]
+
+
+def _clipped(state: int, name: str, j: int, part: float, sides: tuple[float, float]) -> Term:
+    """An input that keeps between limits to one side or both, at a share of its root mean square."""
+    low, high = (side * part / SHARP for side in sides)
+    form = (
+        "clip({0}, -{{0}}, {{0}})"
+        if np.isfinite(low + high)
+        else "min({0}, {{0}})"
+        if np.isfinite(high)
+        else "max({0}, -{{0}})"
+    )
+    cause = "as of a dead zone or a saturation" if np.isfinite(low + high) else "as of a saturation to one side"
+
+    def function(z: Sequence[Any], s: Sequence[Any]) -> Any:
+        value = z[j] if low == -np.inf else pt.maximum(z[j], low * s[j])
+        return value if high == np.inf else pt.minimum(value, high * s[j])
+
+    return Term(state, form.format(name), function, {j: 1}, part, sides, cause)
 
 
 def _bends(term: Term, known: np.ndarray, size: np.ndarray) -> bool:
@@ -215,7 +243,8 @@ def _bends(term: Term, known: np.ndarray, size: np.ndarray) -> bool:
     """
     (j,) = term.powers
     limit = (term.bent or 0.0) * size[j]
-    clipped = np.clip(known[:, j], -limit, limit)
+    low, high = term.sides
+    clipped = np.clip(known[:, j], low * limit, high * limit)
     return bool(np.ptp(clipped) > 0 and abs(np.corrcoef(clipped, known[:, j])[0, 1]) < STRAIGHT)
 
 
@@ -227,8 +256,8 @@ class Candidate(NamedTuple):
     factors: np.ndarray
 
     def bent(self, terms: Sequence[Term]) -> bool:
-        """Whether it is an input that is bent at a value."""
-        return len(self.rows) == 1 and bool(terms[self.rows[0]].bent)
+        """Whether it is an input that is bent at a value, or what that cuts off the input."""
+        return bool(terms[self.rows[0]].bent)
 
     def acts(self, terms: Sequence[Term]) -> tuple[int, tuple[tuple[int, int], ...]]:
         """State whose rate of change it acts on, and its powers."""
@@ -237,13 +266,20 @@ class Candidate(NamedTuple):
 
     def kind(self, terms: Sequence[Term]) -> str:
         """What those have in common that are bent at other values."""
-        return terms[self.rows[0]].words if len(self.rows) == 1 else self.words
+        return terms[self.rows[0]].words if self.bent(terms) or len(self.rows) == 1 else self.words
 
 
 def _each(terms: Sequence[Term], size: np.ndarray) -> Iterator[Candidate]:
-    """Each term by itself."""
+    """Each term by itself, and what a bent input lacks of the input: where that acts by a gain that is known."""
+    inputs = {
+        (term.state, *term.powers): k for k, term in enumerate(terms) if [*term.powers.values()] == [1] and term.bent is None
+    }
     for k, term in enumerate(terms):
         yield Candidate(term.named(size), [k], np.ones(1))
+    for k, term in enumerate(terms):
+        if term.bent is not None:
+            whole = inputs[term.state, *term.powers]
+            yield Candidate(term.named(size, less=terms[whole].words), [k, whole], np.array([1.0, -1.0]))
 
 
 def _differences(terms: Sequence[Term], size: np.ndarray) -> Iterator[Candidate]:
