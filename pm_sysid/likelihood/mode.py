@@ -494,41 +494,49 @@ class Hunt:
         Draws of the prior that come near a record may be quiet where the right parameters are not: with the few steps that do
         for them the filter does not get through the record at the others, and every search ends where that begins.
         """
-        model = self.functions.model
         for _ in range(SETTLINGS):
             if not self.peaks or not len(self.draws) or ranked(self.peaks)[0].converged:
                 return
-            before = {name: filter_view(name, model).op.grid.choice for name in twice(model)}
-            point, given = ranked(self.peaks)[0].point, dict[str, StepChoice]()
-            try:
-                enough = self._steps_without_edge(point, own=True)
-                given = {} if enough else self._steps_without_edge(point, own=False)
-            finally:
-                put_steps(before, model)
+            enough, given = self._steps_beyond(ranked(self.peaks)[0].point)
             counts = ", ".join(f"{c.substeps} steps a sample of {name!r}" for name, c in (enough or given).items())
             if given:
                 further = "the filter gets through the record beyond where the search ended: take more substeps"
                 self.remarks.append(f"with {counts} {further}")
-            if not enough:
-                return
-            known = self.peaks, self.tracked, self.searches
-            put_steps(enough, model)
-            self.peaks, self.searches = [], 0
-            try:
-                self.run(self.draws, starts, tempering)
-            except (KeyboardInterrupt, ValueError) as error:
-                put_steps(before, model)
-                self.peaks, self.tracked, self.searches = known
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                return
-            if not self.peaks:
-                put_steps(before, model)
-                self.peaks, self.tracked, self.searches = known
+            if not enough or not self._search_again(enough, starts, tempering):
                 return
             self.remarks = [remark for remark in self.remarks if NO_FURTHER not in remark]
             self.remarks.append(f"{counts}, {NO_FURTHER}")
             self.settle()
+
+    def _steps_beyond(self, point: np.ndarray) -> tuple[dict[str, StepChoice], dict[str, StepChoice]]:
+        """Steps with which an edge beside a point (d,) is gone: of filters that choose them, else of those with given ones."""
+        model = self.functions.model
+        before = {name: filter_view(name, model).op.grid.choice for name in twice(model)}
+        try:
+            enough = self._steps_without_edge(point, own=True)
+            return enough, {} if enough else self._steps_without_edge(point, own=False)
+        finally:
+            put_steps(before, model)
+
+    def _search_again(self, steps: dict[str, StepChoice], starts: int, tempering: bool) -> bool:
+        """Search from the same draws with other steps; where that leads nowhere, all is as before."""
+        model = self.functions.model
+        before = {name: filter_view(name, model).op.grid.choice for name in twice(model)}
+        known = self.peaks, self.tracked, self.searches
+        put_steps(steps, model)
+        self.peaks, self.searches = [], 0
+        try:
+            self.run(self.draws, starts, tempering)
+        except ValueError:
+            self.peaks = []
+        except KeyboardInterrupt:
+            self.peaks = []
+            raise
+        finally:
+            if not self.peaks:
+                put_steps(before, model)
+                self.peaks, self.tracked, self.searches = known
+        return self.peaks is not known[0]
 
     def _steps_without_edge(self, point: np.ndarray, own: bool) -> dict[str, StepChoice]:
         """The equal steps with which an edge beside a point (d,) is gone; empty if more steps do not move it.
