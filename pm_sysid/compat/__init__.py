@@ -53,6 +53,7 @@ from pytensor.compile.mode import (
     Mode,  # how a function is compiled: rewrites and linker
     optdb,  # the rewrites of all graphs, by name
 )
+from pytensor.compile.ops import ViewOp  # operation: what it is given, as of pm.Deterministic
 from pytensor.graph.fg import FrozenFunctionGraph  # a graph that cannot change, and can be hashed
 from pytensor.graph.replace import _vectorize_node as vectorize_node  # dispatch: how an operation gets batch dimensions
 from pytensor.graph.rewriting.basic import GraphRewriter  # base class of the rewrites of a whole graph
@@ -151,6 +152,7 @@ __all__ = [
     "Sum",
     "TensorFromScalar",
     "VMLinker",
+    "ViewOp",
     "WarningType",
     "change_dist_size",
     "dataclass_state",

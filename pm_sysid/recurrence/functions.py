@@ -47,6 +47,7 @@ from pm_sysid.compat import (
     Split,
     Subtensor,
     TensorFromScalar,
+    ViewOp,
     VMLinker,
     io_toposort,
     optdb,
@@ -63,10 +64,10 @@ IN_CACHE = 300_000
 WHOLE = (
     AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, CumOp, DimShuffle, Dot, ExtractDiag,
     Eye, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor,
-    TensorFromScalar,
+    TensorFromScalar, ViewOp,
 )  # fmt: skip
 #: Names of the rewrites below, which only :func:`compiled` asks for.
-KERNELS, SOLUTIONS = "pm_sysid_kernels", "pm_sysid_solutions"
+KERNELS, SOLUTIONS, VIEWS = "pm_sysid_kernels", "pm_sysid_solutions", "pm_sysid_views"
 
 
 class Kernel(Op):
@@ -152,6 +153,16 @@ class _SolveAtOnce(GraphRewriter):
                 fgraph.replace_all([(node.outputs[0], solved)], reason=SOLUTIONS)
 
 
+class _WithoutViews(GraphRewriter):
+    """Take away what only gives a variable another name, which vectorised would be done row by row."""
+
+    def apply(self, fgraph: Any) -> None:
+        for node in fgraph.toposort():
+            if isinstance(node.op.core_op if isinstance(node.op, Blockwise) else node.op, ViewOp):
+                (named,) = node.outputs
+                fgraph.replace_all([(named, named.type.filter_variable(node.inputs[0]))], reason=VIEWS)
+
+
 class _CallKernels(GraphRewriter):
     """Replace what Python would do step by step, or row by row."""
 
@@ -170,12 +181,14 @@ class _CallKernels(GraphRewriter):
 
 optdb.register(KERNELS, _CallKernels(), position=100)
 optdb.register(SOLUTIONS, _SolveAtOnce(), position=0)
+optdb.register(VIEWS, _WithoutViews(), position=0)
 
 
 @lru_cache(maxsize=1)
 def numpy_mode() -> Mode:
     """PyTensor's rewrites without those that are for compiled code."""
-    query = RewriteDatabaseQuery(include=["fast_run", "py_only", KERNELS, SOLUTIONS], exclude=["fusion", "inplace", "BlasOpt"])
+    ours = [KERNELS, SOLUTIONS, VIEWS]
+    query = RewriteDatabaseQuery(include=["fast_run", "py_only", *ours], exclude=["fusion", "inplace", "BlasOpt"])
     return Mode(VMLinker(allow_gc=False, use_cloop=False, c_thunks=False), query)
 
 
