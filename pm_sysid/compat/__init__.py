@@ -17,6 +17,7 @@ from typing import Any
 
 from pymc.distributions.censored import CensoredRV  # class of the random variable of pm.Censored
 from pymc.distributions.custom import CustomDistRV  # operation: distribution by a function of the user
+from pymc.distributions.dist_math import SplineWrapper  # operation: the density of pm.Interpolated
 from pymc.distributions.shape_utils import change_dist_size  # a random variable with more dimensions
 from pymc.distributions.simulator import SimulatorRV  # class of the random variable of pm.Simulator
 from pymc.distributions.transforms import _default_transform as default_transform  # that of a distribution, by its class
@@ -49,11 +50,13 @@ from pymc.util import (
     get_random_generator,  # a generator from a seed, as step methods get it
     get_value_vars_from_user_vars,  # values of the variables that a user named
 )
+from pytensor.compile.builders import OpFromGraph  # an operation that is a graph of others
 from pytensor.compile.mode import (
     Mode,  # how a function is compiled: rewrites and linker
     optdb,  # the rewrites of all graphs, by name
 )
 from pytensor.compile.ops import ViewOp  # operation: what it is given, as of pm.Deterministic
+from pytensor.compile.rewriting import inline_ofg_node  # that graph of others, in place of the operation
 from pytensor.graph.fg import FrozenFunctionGraph  # a graph that cannot change, and can be hashed
 from pytensor.graph.replace import _vectorize_node as vectorize_node  # dispatch: how an operation gets batch dimensions
 from pytensor.graph.rewriting.basic import GraphRewriter  # base class of the rewrites of a whole graph
@@ -64,9 +67,11 @@ from pytensor.graph.traversal import (
 )
 from pytensor.graph.utils import MissingInputError  # raised where a graph needs a value that nobody gives
 from pytensor.link.vm import VMLinker  # runs a graph operation by operation
+from pytensor.raise_op import Assert  # operation: what it is given, if a condition holds
 from pytensor.tensor.basic import (  # operations
     Alloc,
     AllocDiag,
+    AllocEmpty,
     ARange,
     ExtractDiag,
     Eye,
@@ -76,6 +81,7 @@ from pytensor.tensor.basic import (  # operations
     Split,
     TensorFromScalar,
 )
+from pytensor.tensor.blas import BatchedDot  # operation: products of matrices
 from pytensor.tensor.blockwise import (
     Blockwise,  # an operation on the last dimensions, repeated over the first ones
     vectorize_node_fallback,  # batch dimensions by Blockwise
@@ -83,8 +89,10 @@ from pytensor.tensor.blockwise import (
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise  # operations
 from pytensor.tensor.extra_ops import CumOp  # operation: cumulative sums and products
 from pytensor.tensor.linalg.constructors import BlockDiagonal  # operation: matrices along the diagonal of another
+from pytensor.tensor.linalg.decomposition.cholesky import Cholesky  # operation
 from pytensor.tensor.linalg.inverse import MatrixInverse  # operation
 from pytensor.tensor.linalg.solvers.general import Solve  # operation: solution of a linear system
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular  # operation: solution of a triangular system
 from pytensor.tensor.math import Dot, Sum  # operations
 from pytensor.tensor.random.op import RandomVariable  # base class of the distributions' operations
 from pytensor.tensor.rewriting.basic import (
@@ -93,6 +101,7 @@ from pytensor.tensor.rewriting.basic import (
 )
 from pytensor.tensor.rewriting.scalarize import ScalarizedJoin  # operation: a vector of numbers that are no arrays, for numba
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape  # operations
+from pytensor.tensor.sort import ArgSortOp, SortOp  # operations
 from pytensor.tensor.subtensor import (
     AdvancedIncSubtensor,  # operation: x[indices] += y
     AdvancedSubtensor,  # operation: x[indices]
@@ -109,12 +118,17 @@ __all__ = [
     "AdvancedSubtensor",
     "Alloc",
     "AllocDiag",
+    "AllocEmpty",
+    "ArgSortOp",
+    "Assert",
+    "BatchedDot",
     "BlockDiagonal",
     "BlockedStep",
     "Blockwise",
     "CAReduce",
     "CensoredRV",
     "CheckParameterValue",
+    "Cholesky",
     "Competence",
     "CpuLeapfrogIntegrator",
     "CumOp",
@@ -133,6 +147,7 @@ __all__ = [
     "MissingInputError",
     "Mode",
     "NoneTypeT",
+    "OpFromGraph",
     "ParameterValueError",
     "QuadPotentialFull",
     "RandomVariable",
@@ -145,7 +160,10 @@ __all__ = [
     "Shape_i",
     "SimulatorRV",
     "Solve",
+    "SolveTriangular",
+    "SortOp",
     "SpecifyShape",
+    "SplineWrapper",
     "Split",
     "StepMethodState",
     "Subtensor",
@@ -160,6 +178,7 @@ __all__ = [
     "get_random_generator",
     "get_value_vars_from_user_vars",
     "indices_from_subtensor",
+    "inline_ofg_node",
     "io_toposort",
     "jax_dispatch",
     "join_nonshared_inputs",

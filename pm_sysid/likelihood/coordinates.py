@@ -13,7 +13,15 @@ import xarray as xr
 from pytensor.graph import vectorize_graph
 from pytensor.graph.basic import Variable
 
-from pm_sysid.compat import CheckParameterValue, default_transform, join_nonshared_inputs, toposort
+from pm_sysid.compat import (
+    CheckParameterValue,
+    OpFromGraph,
+    ViewOp,
+    default_transform,
+    inline_ofg_node,
+    join_nonshared_inputs,
+    toposort,
+)
 from pm_sysid.environment import compiling
 from pm_sysid.idata import dataset
 from pm_sysid.likelihood.circular import circular_coordinates, in_other_turns, same_turn
@@ -213,8 +221,13 @@ def _kind(transform: Any) -> tuple[Any, ...]:
 
 
 def checked(output: Variable) -> Variable:
-    """Make impossible parameter values give minus infinity: an exception would end the batch for one particle."""
+    """Make impossible parameter values give minus infinity: an exception would end the batch for one particle.
+
+    Operations that are graphs of others (a logarithm of a sum of exponentials) are those others then: as one, they would be
+    computed for one particle after the other.
+    """
     known: dict[Variable, Variable] = {}
+    output = _taken_apart(output)
     for node in toposort([output]):
         inputs = [known.get(v, v) for v in node.inputs]
         if isinstance(node.op, CheckParameterValue) and node.op.can_be_replaced_by_ninf:
@@ -223,3 +236,22 @@ def checked(output: Variable) -> Variable:
         elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
             known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True))
     return known.get(output, output)
+
+
+def _taken_apart(output: Variable) -> Variable:
+    """The same without operations that are graphs of others, or give a variable another name alone."""
+    known: dict[Variable, Variable] = {}
+    again = False
+    for node in toposort([output]):
+        inputs = [known.get(v, v) for v in node.inputs]
+        if isinstance(node.op, ViewOp):
+            known[node.outputs[0]] = inputs[0]
+        elif isinstance(node.op, OpFromGraph):
+            same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
+            inner = inline_ofg_node(node if same else node.clone_with_new_inputs(inputs))
+            known.update(zip(node.outputs, inner, strict=True))
+            again = True  # its graph may have others in it
+        elif any(a is not b for a, b in zip(inputs, node.inputs, strict=True)):
+            known.update(zip(node.outputs, node.clone_with_new_inputs(inputs).outputs, strict=True))
+    found = known.get(output, output)
+    return _taken_apart(found) if again else found

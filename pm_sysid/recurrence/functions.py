@@ -22,10 +22,16 @@ from pm_sysid.compat import (
     AdvancedIncSubtensor,
     AdvancedSubtensor,
     Alloc,
+    AllocDiag,
+    AllocEmpty,
     ARange,
+    ArgSortOp,
+    Assert,
+    BatchedDot,
     Blockwise,
     CAReduce,
     CheckParameterValue,
+    Cholesky,
     CumOp,
     DimShuffle,
     Dot,
@@ -43,7 +49,10 @@ from pm_sysid.compat import (
     Shape,
     Shape_i,
     Solve,
+    SolveTriangular,
+    SortOp,
     SpecifyShape,
+    SplineWrapper,
     Split,
     Subtensor,
     TensorFromScalar,
@@ -65,6 +74,11 @@ WHOLE = (
     AdvancedIncSubtensor, AdvancedSubtensor, Alloc, ARange, CAReduce, CheckParameterValue, CumOp, DimShuffle, Dot, ExtractDiag,
     Eye, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor,
     TensorFromScalar, ViewOp,
+)  # fmt: skip
+#: Operations on one array. A batch takes them row by row, some microseconds each: what numba needs to compile them for a batch,
+#: half a minute and more, is that of a million rows.
+ALONE = (
+    AllocDiag, AllocEmpty, ArgSortOp, Assert, BatchedDot, Cholesky, SolveTriangular, SortOp,
 )  # fmt: skip
 #: Names of the rewrites below, which only :func:`compiled` asks for.
 KERNELS, SOLUTIONS, VIEWS = "pm_sysid_kernels", "pm_sysid_solutions", "pm_sysid_views"
@@ -173,6 +187,8 @@ class _CallKernels(GraphRewriter):
             elif isinstance(node.op, Blockwise) and isinstance(node.op.core_op, Join):
                 core = node.inputs[0].type.ndim - node.op.batch_ndim(node)
                 new = JoinRows(node.op.core_op.axis, core).make_node(*node.inputs)
+            elif isinstance(node.op, Blockwise) and isinstance(node.op.core_op, SplineWrapper):
+                new = node.op.core_op.make_node(*node.inputs)
             else:
                 continue
             called = [old.type.filter_variable(v) for old, v in zip(node.outputs, new.outputs, strict=True)]
@@ -197,10 +213,12 @@ def on_whole_arrays(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> 
     between = io_toposort(inputs, outputs)
     # Blockwise is what vectorize_graph leaves around these operations; a rewrite takes it away.
     ops = [node.op.core_op if isinstance(node.op, Blockwise) else node.op for node in between]
-    return all(isinstance(op, (RunOp, *WHOLE)) or _solves_general(op) or _by_elements(op) for op in ops)
+    return all(isinstance(op, (RunOp, *WHOLE, *ALONE)) or _solves_general(op) or _by_elements(op) for op in ops)
 
 
 def _by_elements(op: Op) -> bool:
+    if isinstance(op, SplineWrapper):  # of pm.Interpolated
+        return True
     return isinstance(op, Elemwise) and isinstance(op.scalar_op, ScalarOp) and not isinstance(op.scalar_op, Composite)
 
 

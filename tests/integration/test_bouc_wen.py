@@ -86,8 +86,8 @@ def test_the_products_have_the_prior_of_their_factors(study: Any, experiment: An
 @pytest.mark.slow
 def test_a_small_posterior_covers_the_truth(study: Any, experiment: Any) -> None:
     record, run = experiment
-    model = study.filter_model(study.measured(record, run, 1)[0][:2048])
-    idata = sid.sample_ibis(300, model=model, chains=1, cores=1, random_seed=1, progressbar=False)
+    model = study.filter_model(study.measured(record, run, 1)[0][:1024])
+    idata = sid.sample_ibis(200, model=model, chains=1, cores=1, random_seed=1, progressbar=False)
     for name in study.IDENTIFIABLE:
         draws = idata.posterior[name]
         assert abs(float(draws.mean()) - study.TRUE[name]) < 3.5 * float(draws.std()), name

@@ -395,10 +395,10 @@ CASES: dict[str, tuple[Reference, sid.System, dict[str, Any]]] = {
 @pytest.mark.filterwarnings("ignore:sample")
 @pytest.mark.parametrize("case", CASES)
 def test_no_evidence_is_wrong_and_sure_of_itself(case: str) -> None:
-    """Over twenty records; of a system that is nearly linear hardly any is doubted."""
+    """Over eight records; of a system that is nearly linear hardly any is doubted."""
     reference, system, options = CASES[case]
     sure, doubted = [], 0
-    for seed in range(20):
+    for seed in range(8):
         record = reference.record(seed)
         built = model(system, record, **options)
         settings: dict[str, Any] = {"chains": 2, "cores": 1, "random_seed": seed, "progressbar": False}
@@ -408,4 +408,4 @@ def test_no_evidence_is_wrong_and_sure_of_itself(case: str) -> None:
         if abs(found.value - exact) > 4 * found.error + 0.3:
             sure.append((seed, found.value, found.error, exact))
     assert not sure
-    assert doubted <= 1 if case == "mild" else doubted >= 4
+    assert doubted <= 1 if case == "mild" else doubted >= 2

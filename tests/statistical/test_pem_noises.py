@@ -10,7 +10,7 @@ from scipy import stats
 
 import pm_sysid as sid
 
-RECORDS, STEP, T = 200, 0.1, 400
+RECORDS, STEP, T = 100, 0.1, 400
 RELAXATION = sid.System(lambda t, x, u, p: -p.a * x.s, states=("s",), params=("a",), observe=lambda t, x, dx, u, p: x.s)
 MOTION: Any = lambda t, x, u, p: (x.v, (u.F - p.c * x.v - p.k * x.z) / p.m)  # noqa: E731
 BODY: dict[str, Any] = {"states": ("z", "v"), "inputs": ("F",), "params": ("m", "c", "k")}
