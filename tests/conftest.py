@@ -97,7 +97,7 @@ def unrendered_for_all() -> Iterator[None]:
 COMPILED = (
     "unit/recurrence/test_functions", "unit/recurrence/test_backends", "unit/recurrence/test_op", "unit/recurrence/jax",
     "unit/recurrence/test_batch_op", "unit/test_environment", "unit/test_compat", "docs",
-    "integration/test_sampling", "integration/test_target",
+    "integration/test_sampling", "integration/test_target", "integration/test_priors_without_numba",
 )  # fmt: skip
 
 

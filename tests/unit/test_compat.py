@@ -453,7 +453,11 @@ def _(thing: Any) -> None:
 
 def operation(name: str) -> Any:
     """Return an operation as user code makes it."""
+    import pymc as pm
     import pytensor.tensor as pt
+    from pymc.distributions.dist_math import SplineWrapper
+    from pytensor.raise_op import Assert
+    from scipy.interpolate import InterpolatedUnivariateSpline
 
     x, m, s = pt.dvector(), pt.dmatrix(), pt.dscalar()
     made = {
@@ -461,6 +465,9 @@ def operation(name: str) -> Any:
         "AdvancedIncSubtensor": lambda: x[np.array([0, 2])].set(s),
         "AdvancedSubtensor": lambda: x[np.array([0, 2])],
         "AllocDiag": lambda: pt.diag(x),
+        "AllocEmpty": lambda: pt.empty(3),
+        "ArgSortOp": lambda: pt.argsort(x),
+        "Assert": lambda: Assert("a message")(x, pt.all(x > 0)),
         "ARange": lambda: pt.arange(s.astype("int64")),
         "Blockwise": lambda: pt.matmul(pt.dtensor3(), pt.dtensor3()),
         "CAReduce": lambda: pt.prod(x),
@@ -477,11 +484,14 @@ def operation(name: str) -> Any:
         "ScalarFromTensor": lambda: pt.scalar_from_tensor(s),
         "Shape": lambda: pt.shape(x),
         "Shape_i": lambda: shape_i(x),
+        "SortOp": lambda: pt.sort(x),
+        "SplineWrapper": lambda: SplineWrapper(InterpolatedUnivariateSpline(np.arange(5.0), np.arange(5.0)))(s),
         "SpecifyShape": lambda: pt.specify_shape(x, (3,)),
         "Split": lambda: pt.split(x, [1, 2], n_splits=2)[0],
         "Subtensor": lambda: x[0],
         "Sum": lambda: pt.sum(x),
         "TensorFromScalar": lambda: pt.tensor_from_scalar(pt.scalar_from_tensor(s)),
+        "ViewOp": lambda: pm.Deterministic("view", s, model=pm.Model()),
     }
     return made[name]().owner.op
 
@@ -510,9 +520,9 @@ READ = {
     "Sum": ["axis"],
 }
 OPERATIONS = (
-    "AdvancedIncSubtensor AdvancedSubtensor Alloc AllocDiag ARange Blockwise CAReduce CumOp DimShuffle Dot Elemwise "
-    "ExtractDiag Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor Shape Shape_i SpecifyShape Split Subtensor Sum "
-    "TensorFromScalar"
+    "AdvancedIncSubtensor AdvancedSubtensor Alloc AllocDiag AllocEmpty ArgSortOp Assert ARange Blockwise CAReduce CumOp "
+    "DimShuffle Dot Elemwise ExtractDiag Eye IncSubtensor Join MakeVector Reshape ScalarFromTensor Shape Shape_i SortOp "
+    "SpecifyShape SplineWrapper Split Subtensor Sum TensorFromScalar ViewOp"
 ).split()
 
 
@@ -536,15 +546,44 @@ def _(thing: Any) -> None:
     assert made.inputs[0].type == pytensor.scalar.float64
 
 
-@checks("BlockDiagonal", "MatrixInverse", "Solve")
+@checks("BatchedDot")
+def _(thing: Any) -> None:
+    """Where a rewrite puts it."""
+    import pytensor
+    import pytensor.tensor as pt
+
+    a, b = pt.dtensor3(), pt.dtensor3()
+    graph = pytensor.function([a, b], pt.matmul(a, b), mode="FAST_RUN").maker.fgraph
+    assert any(isinstance(node.op, thing) for node in graph.apply_nodes)
+
+
+@checks("OpFromGraph")
+def _(thing: Any) -> None:
+    import pytensor.tensor as pt
+
+    assert isinstance(pt.logsumexp(pt.dvector()).owner.op, thing)
+
+
+@checks("inline_ofg_node")
+def _(thing: Any) -> None:
+    import pytensor.tensor as pt
+
+    x = pt.dvector()
+    (inside,) = thing(pt.logsumexp(x).owner)
+    assert abs(inside.eval({x: np.zeros(2)}) - np.log(2.0)) < 1e-12
+
+
+@checks("BlockDiagonal", "Cholesky", "MatrixInverse", "Solve", "SolveTriangular")
 def _(thing: Any) -> None:
     import pytensor.tensor as pt
 
     m, x = pt.dmatrix(), pt.dvector()
     made = {
         "BlockDiagonal": pt.linalg.block_diag(m, m),
+        "Cholesky": pt.linalg.cholesky(m),
         "MatrixInverse": pt.linalg.inv(m),
         "Solve": pt.linalg.solve(m, x),
+        "SolveTriangular": pt.linalg.solve_triangular(m, x),
     }
     op = made[thing.__name__].owner.op.core_op
     assert isinstance(op, thing), f"{op} is a {type(op).__name__}"

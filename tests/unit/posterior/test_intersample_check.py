@@ -126,7 +126,7 @@ def test_ratios_of_two_behaviours_are_opposite(true: Any, noise: float) -> None:
             params = {name: pm.LogNormal(name, np.log(v) + 0.3, 0.5) for name, v in (("c", 0.3), ("k", 4.0), ("k3", 8.0))}
             size = pm.LogNormal("noise", np.log(noise), 1.5, shape=2)
             sid.ODEFilter("y", DUFFING, [r.replace(intersample=told) for r in records], params, noise=size, x0=np.zeros(2))
-            found[told] = sid.check_intersample(sid.sample(draws=500, chains=2, random_seed=1, progressbar=False))
+            found[told] = sid.check_intersample(sid.sample(random_seed=1, progressbar=False))
     for told, check in found.items():
         assert not check.unknown and check.level == ("good" if told == true else "bad")
         assert check.preferred == ("" if told == true else true)
