@@ -1,4 +1,4 @@
-"""What a changed equation costs: seconds of a whole session, of what the filter adds to a model, and of chains of masses.
+"""What a changed equation costs: seconds of a whole session, of what filter and priors add to a model, and of chains of masses.
 
 Each case runs in a process of its own, first with an empty folder of compiled code, then with another equation (what is
 shared is there, the system is new), then with the same equation again (everything is there). The case ``imports`` compares
@@ -115,6 +115,45 @@ def added(tag: float) -> None:
             target.log_likelihood(np.zeros((64, 5)))
 
 
+def priors(tag: float) -> None:
+    """Seconds to the mode of one system by priors that are written in several ways, each a model of its own."""
+    import numpy as np
+    import pymc as pm
+
+    import pm_sysid as sid
+
+    system, record = duffing(tag)
+    y = sid.simulate(system, record, TRUTH, x0=0.0)["y"].values
+    record = record.replace(y=y + 0.002 * np.random.default_rng(0).standard_normal(len(y)))
+
+    def plain(name: str, value: float) -> Any:
+        return pm.LogNormal(name, np.log(value), 0.3)
+
+    def deterministic(name: str, value: float) -> Any:
+        return pm.Deterministic(name, value * pm.math.exp(0.3 * pm.Normal(f"{name}_z")))
+
+    def mixture(name: str, value: float) -> Any:
+        return pm.LogNormal(name, np.log(value), 0.3) if name != "c" else mixed(name, value)
+
+    def mixed(name: str, value: float) -> Any:
+        return pm.Mixture(name, [0.5, 0.5], [pm.LogNormal.dist(np.log(value) + shift, 0.2) for shift in (-0.3, 0.3)])
+
+    def correlated() -> dict[str, Any]:
+        root, _, _ = pm.LKJCholeskyCov("root", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(0.3), compute_corr=True)
+        both = pm.MvNormal("log_c_k", np.log([TRUTH["c"], TRUTH["k"]]), chol=root)
+        return {name: plain(name, TRUTH[name]) for name in ("m", "k3")} | {"c": pm.math.exp(both[0]), "k": pm.math.exp(both[1])}
+
+    ways: dict[str, Callable[[], dict[str, Any]]] = {
+        way.__name__: partial(lambda way: {name: way(name, value) for name, value in TRUTH.items()}, way)
+        for way in (plain, deterministic, mixture)
+    }
+    for name, parameters in (ways | {"correlated (LKJ)": correlated}).items():
+        with measured(f"find_mode, {name}"), pm.Model():
+            noise = pm.HalfNormal("noise", 0.01)
+            sid.ODEFilter("y", system, record, parameters(), noise=noise, x0=0.0, substeps=2)
+            sid.find_mode(prior_draws=200, starts=4, tempering=False, random_seed=1, progressbar=False)
+
+
 def masses(tag: float, n: int = 3, covariance: str = "dense") -> None:
     """Masses in a row, EK1 of order 3: model, value and gradient."""
     import numpy as np
@@ -220,6 +259,7 @@ def imports() -> dict[str, dict[str, tuple[float, float]]]:
 CASES: dict[str, Callable[[float], None]] = {
     "session": session,
     "added": added,
+    "priors": priors,
     "masses": masses,
     "ten masses": partial(masses, n=10),
     "fifty masses": partial(masses, n=50, covariance="block"),

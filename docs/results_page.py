@@ -587,6 +587,7 @@ def compilation(found: Mapping[str, Any]) -> str:
         "imports": "Imports in fresh processes, medians, and as multiples of `import pymc` in the same round",
         "session": "A session: simulate, fit, sample",
         "added": "To the first number of a model of five variables, with and without the filter",
+        "priors": "To the mode of one system (200 prior draws, 4 searches), by priors that are written in several ways",
         "masses": "Three masses in a row, EK1(3) with a dense covariance",
         "ten masses": "Ten masses in a row, EK1(3) with a dense covariance",
         "fifty masses": "Fifty masses in a row, EK1(3) with a block of the covariance for each mass",
