@@ -47,6 +47,8 @@ FEW_LEFT = 20
 FEW_OF_NOISE = 3
 #: Correlation of two unknowns from which on they are known in combination only.
 ALIKE = 0.9995
+#: Correlation of an output with that of the guess below which it has another sign.
+AGAINST = -0.5
 #: Factor by which innovations may differ from what numbers given for the noise say, and standard errors by which they must;
 #: median of the magnitude of normal numbers.
 SIZE, SURELY, MEDIAN = 1.25, 4.0, 0.6745
@@ -107,6 +109,7 @@ class Conclusion:
         rest = left_over(target, self.x, setup.unknowns.lower, setup.unknowns.upper) if searched else None
         if rest:
             self._of_what_is_left(rest)
+            self._of_signs(rest)
         self._words.append(found.note)
         if found.solution.rates is not None:
             self._words.append(
@@ -214,6 +217,28 @@ class Conclusion:
             self._words.append(
                 f"What is left of the outputs ({np.sqrt(rest.share):.1g} of their spread) is rounding and errors of the "
                 "integration, and no noise: standard errors mean little."
+            )
+
+    def _of_signs(self, rest: LeftOver) -> None:
+        """Outputs that go the other way at the guess, where nothing fits: nobody guesses that badly of all unknowns."""
+        if self.success or not (rest.poor or rest.explains_nothing):
+            return
+        records = self.target.filter.records
+        y = np.concatenate([r.output_matrix for r in records])
+        predicted = y - self.target.outputs(self.unknowns.x[None])[0][:, : y.shape[1]]
+        against = []
+        for name, measured, run in zip(records[0].outputs, y.T, predicted.T, strict=True):
+            there = np.isfinite(measured) & np.isfinite(run)
+            if there.sum() < FEW_LEFT or not (np.ptp(measured[there]) > 0 and np.ptp(run[there]) > 0):
+                continue
+            correlation = float(np.corrcoef(measured[there], run[there])[0, 1])
+            if correlation < AGAINST:
+                against.append(f"{name} (correlation {correlation:.2f})")
+        if against:
+            self._words.insert(
+                0,
+                f"At the guess the model goes the other way than the record in {' and '.join(against)}: a sensor, an input "
+                "or a term of the equations may have the wrong sign.",
             )
 
     def _of_unknowns(self, rest: LeftOver, endless: bool) -> None:

@@ -210,3 +210,25 @@ def test_two_unknowns_in_combination_have_their_own_remedy() -> None:
     assert "A and E are known in combination only" in plain.message and "chaotic" not in plain.message
     logs = sid.fit_pem(reaction(lambda p: pt.exp(p.A)), data, {"A": np.log(2e7), "E": 6.2e4}, progressbar=False)
     assert logs.success and abs(logs.p["E"] - 6e4) < 4 * logs.stderr["E"]
+
+
+@pytest.mark.parametrize("signs, named", [((1.0, -1.0), "record in a (correlation -"), ((-1.0, -1.0), "in z (")])
+def test_a_sensor_with_the_wrong_sign_is_named(signs: tuple[float, float], named: str) -> None:
+    system = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: {"z": x.z, "a": dx.v},
+    )
+    rng, t = np.random.default_rng(0), 0.05 * np.arange(300)
+    data = sid.TimeSeries(t, {"F": 3.0 * np.repeat(rng.standard_normal(60), 5)}, None, intersample="zoh")
+    run = sid.simulate(system, data, {"c": 0.4, "k": 4.0}, x0=0.0)
+    y = np.column_stack([run["z"].to_numpy(), run["a"].to_numpy()])
+    y += 0.02 * y.std(axis=0) * rng.standard_normal(y.shape)
+    options: dict[str, Any] = {"p_guess": {"c": 0.3, "k": 5.0}, "starts": 4, "progressbar": False}
+    flipped = sid.fit_pem(system, data.replace(y=y * signs, outputs=("z", "a")), **options)
+    assert not flipped.success and flipped.message.startswith("At the guess the model goes the other way")
+    assert named in flipped.message and "wrong sign" in flipped.message
+    assert ("z (" in flipped.message) == (signs[0] < 0)
+    assert "wrong sign" not in sid.fit_pem(system, data.replace(y=y, outputs=("z", "a")), **options).message
