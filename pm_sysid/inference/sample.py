@@ -276,7 +276,7 @@ class _Run:
                 self.mode, self.trouble = None, str(error)
                 self.say(f"no mode was found: {error}")
                 return
-        said = _said(caught)
+        said, logged = _said(caught), found.searches > 1 and not caught
         if known is None:
             self.agreed = found.agreed
             self.shares_trouble = _said([w for w in caught if OTHER_SHARES in str(w.message)])
@@ -284,7 +284,7 @@ class _Run:
             found = _with_modes(found, known)
         self.mode, self.trouble = found, said
         message = self.trouble or found.message or f"log posterior {found.logp:.2f} at the mode"
-        self.say(message, known=not self.trouble and found.searches > 1)
+        self.say(message, known=logged)
 
     def search_from(self, higher: HigherPoint) -> None:
         """Find the mode near a point that is higher than the one known, and steps that suffice there."""

@@ -238,15 +238,24 @@ def checked(output: Variable) -> Variable:
     return known.get(output, output)
 
 
+def _of_one_graph(op: OpFromGraph) -> bool:
+    """Whether derivatives are those of the graph inside, and not another function, which would be lost with the operation."""
+    own = op.pullback_overrides is None and op.pushforward_overrides is None
+    return own and type(op).pullback is OpFromGraph.pullback
+
+
 def _taken_apart(output: Variable) -> Variable:
-    """The same without operations that are graphs of others, or give a variable another name alone."""
+    """The same without operations that are graphs of others, or give a variable another name alone.
+
+    Before particles are vectorised: each of these would become an operation that is repeated for each row.
+    """
     known: dict[Variable, Variable] = {}
     again = False
     for node in toposort([output]):
         inputs = [known.get(v, v) for v in node.inputs]
         if isinstance(node.op, ViewOp):
             known[node.outputs[0]] = inputs[0]
-        elif isinstance(node.op, OpFromGraph):
+        elif isinstance(node.op, OpFromGraph) and _of_one_graph(node.op):
             same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
             inner = inline_ofg_node(node if same else node.clone_with_new_inputs(inputs))
             known.update(zip(node.outputs, inner, strict=True))

@@ -6,7 +6,7 @@ import html
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -364,6 +364,8 @@ class FitTable:
         Predicted outputs by (fit, record), a Dataset with dims ``time``; ``attrs["x0"]`` says where its initial state is from.
     k : float
         Samples ahead.
+    squares : dict
+        Squared errors (T,) by (fit, record), each over the variance of its output.
     used : tuple of str
         Records of which a fit has used samples.
     conclusion : str
@@ -376,6 +378,7 @@ class FitTable:
     records: dict[str, TimeSeries]
     predictions: dict[tuple[str, str], xr.Dataset]
     k: float
+    squares: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
     used: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -386,27 +389,26 @@ class FitTable:
     @property
     def conclusion(self) -> str:
         """Which fit is ahead on records that are new to all fits, in sentences."""
-        names = [str(name) for name in self.table.columns]
+        names = list(self.table.columns)
         if len(names) < 2:
             return ""
         if not (new := [label for label in self.records if label not in self.used]):
-            return "Which fit is better only a record says that none of them has used."
-        return " ".join(self._ahead(label, names) for label in new)
+            return "Only a record that no fit has used says which one is better."
+        return " ".join(filter(None, (self._ahead(label, names) for label in new)))
 
     def _ahead(self, label: str, names: list[str]) -> str:
-        """Which fit is ahead on a record, in a sentence."""
-        y = self.records[label].output_matrix
-        squares = {}
-        for name in names:
-            run = self.predictions[name, label]
-            outputs = [output for of, output in self.table.index if of == label]
-            squares[name] = relative_squares(y, np.column_stack([labelled(run, output).to_numpy() for output in outputs]))
-        if not all(np.isfinite(s[~np.isnan(y).all(axis=1)]).all() for s in squares.values()):
+        """Which fit is ahead on a record, in a sentence; empty if nothing can be said."""
+        squares = {name: self.squares[name, label] for name in names}
+        measured = ~np.isnan(self.records[label].output_matrix).all(axis=1)
+        if not all(np.isfinite(s[measured]).all() for s in squares.values()):
             return f"On {label} not all runs are finite."
-        best, *others = alike(squares)
+        best = min(names, key=lambda name: np.sum(squares[name][measured]))
+        others = alike(squares, best)
+        if others is None:
+            return f"{label} is too short to say whether the fits differ by more than chance."
         if not others:
-            return f"On {label} {best!r} is ahead by more than chance."
-        return f"On {label} {', '.join(map(repr, [best, *others]))} differ by no more than chance may."
+            return f"On {label} the errors of {best!r} are the smallest, by more than chance."
+        return f"On {label} the errors of {', '.join(map(repr, [best, *others]))} differ by no more than chance."
 
     @property
     def starts(self) -> list[str]:
@@ -479,7 +481,7 @@ def compare_fits(
     record   output
     training y         100.0    72.81
     initial state on training: given
-    Which fit is better only a record says that none of them has used.
+    Only a record that no fit has used says which one is better.
     """
     named = dict(fits) if isinstance(fits, Mapping) and not hasattr(fits, "setup") else {"fit": fits}
     if not named or not all(hasattr(f, "setup") for f in named.values()):
@@ -493,17 +495,19 @@ def compare_fits(
     fit_rows: dict[tuple[str, str], dict[str, float]] = {}
     rmse_rows: dict[tuple[str, str], dict[str, float]] = {}
     predictions: dict[tuple[str, str], xr.Dataset] = {}
+    squares: dict[tuple[str, str], np.ndarray] = {}
     for name, fit in named.items():
         for label, record in given.items():
             check_records(fit.setup.system, record)
             check_channels(f"records[{label!r}]", record, f"{OF_FIT} {name!r}", fit.setup.filter.records)
             predictions[name, label] = run = predict(fit, k, record, x0)
-            for i, output in enumerate(fit.setup.system.outputs):
-                y, yhat = record.output_matrix[:, i], labelled(run, output).to_numpy()
+            runs = [labelled(run, output).to_numpy() for output in fit.setup.system.outputs]
+            squares[name, label] = relative_squares(record.output_matrix, np.column_stack(runs))
+            for y, yhat, output in zip(record.output_matrix.T, runs, fit.setup.system.outputs, strict=True):
                 fit_rows.setdefault((label, output), {})[name] = float(fit_percent(y, yhat))
                 rmse_rows.setdefault((label, output), {})[name] = float(rmse(y, yhat))
     tables = [pd.DataFrame.from_dict(rows, orient="index") for rows in (fit_rows, rmse_rows)]
     for table in tables:
         table.index = pd.MultiIndex.from_tuples(table.index, names=["record", "output"])
     used = [label for label, r in given.items() if any(shared_samples(r, f.setup.filter.records) for f in named.values())]
-    return FitTable(tables[0], tables[1], given, predictions, k, tuple(used))
+    return FitTable(tables[0], tables[1], given, predictions, k, squares, tuple(used))

@@ -63,11 +63,11 @@ class Term(NamedTuple):
     def named(self, size: np.ndarray, less: str = "") -> str:
         """Its words, with the value where it is bent, and its cause; ``less`` something else."""
         words = self.words
-        if self.bent:  # at a value, which may be zero
+        if self.bent is not None:
             (j,) = self.powers
             words = words.format(f"{self.bent * size[j]:.2g}")
         words = f"({words} - {less})" if less else words
-        return f"{words}, {self.cause}" if self.cause else words
+        return f"{words} ({self.cause})" if self.cause else words
 
     def unit(self, size: np.ndarray) -> float:
         """Its size where states and inputs are as large as ``size``."""
@@ -205,7 +205,9 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Coll
             # What an actuator does to its input: other gains to both sides, nothing (little, or more) within a dead zone, or no
             # more beyond a limit.
             if j in signed:
-                yield Term(state, f"max({name}, 0)", lambda z, s, j=j: pt.maximum(z[j], 0.0), {j: 1}, 0.0)  # type: ignore[misc]
+                positive = lambda z, s, j=j: pt.maximum(z[j], 0.0)  # noqa: E731
+                cause = "as of another gain to one side"
+                yield Term(state, f"max({name}, 0)", positive, {j: 1}, 0.0, (0.0, np.inf), cause)  # type: ignore[misc]
             for part in ZONES:
                 yield _clipped(state, name, j, part, (-1.0, 1.0))
             for part in ONE_SIDED if j in signed else ():
@@ -220,20 +222,19 @@ def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Coll
 def _clipped(state: int, name: str, j: int, part: float, sides: tuple[float, float]) -> Term:
     """An input that keeps between limits to one side or both, at a share of its root mean square."""
     low, high = (side * part / SHARP for side in sides)
-    form = (
-        "clip({0}, -{{0}}, {{0}})"
-        if np.isfinite(low + high)
-        else "min({0}, {{0}})"
-        if np.isfinite(high)
-        else "max({0}, -{{0}})"
-    )
-    cause = "as of a dead zone or a saturation" if np.isfinite(low + high) else "as of a saturation to one side"
+    cause = "as of a saturation to one side"
+    if low == -np.inf:
+        words = f"min({name}, {{0}})"
+    elif high == np.inf:
+        words = f"max({name}, -{{0}})"
+    else:
+        words, cause = f"clip({name}, -{{0}}, {{0}})", "as of a dead zone or a saturation"
 
     def function(z: Sequence[Any], s: Sequence[Any]) -> Any:
         value = z[j] if low == -np.inf else pt.maximum(z[j], low * s[j])
         return value if high == np.inf else pt.minimum(value, high * s[j])
 
-    return Term(state, form.format(name), function, {j: 1}, part, sides, cause)
+    return Term(state, words, function, {j: 1}, part, sides, cause)
 
 
 def _bends(term: Term, known: np.ndarray, size: np.ndarray) -> bool:
@@ -243,8 +244,8 @@ def _bends(term: Term, known: np.ndarray, size: np.ndarray) -> bool:
     """
     (j,) = term.powers
     limit = (term.bent or 0.0) * size[j]
-    low, high = term.sides
-    clipped = np.clip(known[:, j], low * limit, high * limit)
+    low, high = (side if np.isinf(side) else side * limit for side in term.sides)
+    clipped = np.clip(known[:, j], low, high)
     return bool(np.ptp(clipped) > 0 and abs(np.corrcoef(clipped, known[:, j])[0, 1]) < STRAIGHT)
 
 
@@ -257,7 +258,7 @@ class Candidate(NamedTuple):
 
     def bent(self, terms: Sequence[Term]) -> bool:
         """Whether it is an input that is bent at a value, or what that cuts off the input."""
-        return bool(terms[self.rows[0]].bent)
+        return terms[self.rows[0]].bent is not None
 
     def acts(self, terms: Sequence[Term]) -> tuple[int, tuple[tuple[int, int], ...]]:
         """State whose rate of change it acts on, and its powers."""

@@ -23,14 +23,11 @@ DATA, MODEL, TRUTH, PRIOR = "0.25", "#0072B2", "#D55E00", "0.45"  # distinct in 
 # Okabe and Ito: distinct to the colour-blind.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#999999")
 RUNS = 1000
-#: Shortest duration in seconds that is told in a unit of time, the unit in seconds, and its symbol.
+#: Shortest duration in seconds that is told in a unit of time, the unit in seconds, its symbol; and the largest number of it.
 UNITS_OF_TIME = (
-    (7 * 86400.0, 86400.0, "d"),
-    (3 * 3600.0, 3600.0, "h"),
-    (0.01, 1.0, "s"),
-    (1e-5, 1e-3, "ms"),
-    (0.0, 1e-6, "µs"),
-)
+    (7 * 86400.0, 86400.0, "d"), (3 * 3600.0, 3600.0, "h"), (0.01, 1.0, "s"), (1e-5, 1e-3, "ms"), (1e-12, 1e-6, "µs"),
+)  # fmt: skip
+LARGEST = 1e4
 _BETWEEN = 0.08  # inches on each side of a panel: numbers of neighbours stand apart
 _MOST_PARAMETERS = 12
 _LONG = 5000  # samples: longer curves are drawn as their extremes in RUNS runs
@@ -190,10 +187,10 @@ class TimeViews(NamedTuple):
         """Options of :func:`panels`."""
         return {"sharex": "col", "width_ratios": (1.6, 1)[: len(self.slices)]}
 
-    def finish(self, axes: AxesArray) -> AxesArray:
+    def finish(self, axes: AxesArray, given: Panels) -> AxesArray:
         """Label the times, mark what is enlarged, and return the axes as a user gets them."""
         for panel in axes[-1]:
-            time_axis(panel, self.t)
+            time_axis(panel, self.t, given)
         if self.zoom is None:
             return axes[:, 0]
         for panel in axes[:, 0]:
@@ -203,39 +200,26 @@ class TimeViews(NamedTuple):
 
 def unit_of_time(t: FloatArray) -> tuple[float, str]:
     """Unit in which times in seconds are numbers that are easily read, in seconds, and its symbol."""
-    duration = float(np.ptp(t))
-    return next((unit, symbol) for shortest, unit, symbol in UNITS_OF_TIME if duration >= shortest)
+    duration, latest = (float(np.ptp(t)), float(np.max(np.abs(t)))) if len(t) else (0.0, 0.0)
+    for shortest, unit, symbol in UNITS_OF_TIME:
+        if duration >= shortest and latest <= LARGEST * unit:
+            return unit, symbol
+    return 1.0, "s"
 
 
-def time_axis(ax: Axes, t: FloatArray) -> None:
-    """Label an axis of times ``t`` in seconds, with numbers in a unit that suits them; the data stay in seconds."""
-    unit, symbol = unit_of_time(t)
-    ax.set_xlabel(f"time ({symbol})")
-    numbered(ax, unit)
+def time_axis(ax: Axes, t: FloatArray, given: Panels, label: bool = True) -> None:
+    """Label an axis of times ``t`` in seconds, with numbers in a unit that suits them; the data stay in seconds.
 
+    Axes that a user has ``given`` are in seconds, since other curves on them may be.
+    """
+    unit, symbol = unit_of_time(t) if given is None else (1.0, "s")
+    if label:
+        ax.set_xlabel(f"time ({symbol})")
+    if unit != 1.0:
+        from pm_sysid.plots.ticks import InUnit, RoundNumbers
 
-def frequency_axis(ax: Axes, t: FloatArray) -> None:
-    """Label an axis of frequencies in Hz, with numbers by the unit of time that suits a record at times ``t``."""
-    unit, symbol = unit_of_time(t)
-    names = {"s": "Hz", "ms": "kHz", "µs": "MHz"}
-    ax.set_xlabel(f"frequency ({names.get(symbol, f'1/{symbol}')})")
-    numbered(ax, 1 / unit)
-
-
-def numbered(ax: Axes, unit: float) -> None:
-    """Numbers along the horizontal axis in a unit other than that of the data."""
-    if unit == 1.0:
-        return
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    class InUnits(MaxNLocator):
-        """Ticks at round numbers of units."""
-
-        def tick_values(self, vmin: float, vmax: float) -> Any:
-            return np.asarray(super().tick_values(vmin / unit, vmax / unit)) * unit
-
-    ax.xaxis.set_major_locator(InUnits(nbins="auto", steps=[1, 2, 2.5, 5, 10]))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:.6g}"))
+        ax.xaxis.set_major_locator(RoundNumbers(unit))
+        ax.xaxis.set_major_formatter(InUnit(unit))
 
 
 def shared_legend(axes: AxesArray, given: Panels, loc: str, **style: Any) -> None:

@@ -122,7 +122,7 @@ def plot_fit(
         grid[1, 0].set_title(score, loc="right", fontsize="small", pad=3)
     else:
         legend.set_title(score, prop={"size": "small"})
-    return views.finish(grid)
+    return views.finish(grid, axes)
 
 
 def measured(record: TimeSeries, output: str | None) -> tuple[str, FloatArray]:

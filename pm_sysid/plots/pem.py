@@ -83,7 +83,7 @@ def plot_compare_fits(
         ahead = "" if math.isinf(comparison.k) else f", {comparison.k:g} sample{'s' * (comparison.k != 1)} ahead"
         unit = record.units.get(record.outputs[place])
         ax.set(ylabel=with_unit(output, unit), title=f"{label}{ahead}")
-        time_axis(ax, record.t)
+        time_axis(ax, record.t, axes)
         ax.margins(x=0)
         ax.legend(loc="upper right", ncols=1 + len(comparison.table.columns), fontsize="small", frameon=False)
     return grid

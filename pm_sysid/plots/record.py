@@ -18,11 +18,8 @@ from pm_sysid.plots.axes import (
     Panels,
     draw_data,
     draw_line,
-    frequency_axis,
-    numbered,
     panels,
     time_axis,
-    unit_of_time,
 )
 from pm_sysid.records.residual_tests import in_order
 from pm_sysid.records.timeseries import TimeSeries
@@ -94,7 +91,6 @@ def plot_record(
     units = {**record.units, **(units or {})}
     values = dict(zip(record.inputs + record.outputs, np.hstack([record.input_matrix, record.output_matrix]).T, strict=True))
     grid = panels(axes, [(len(names), 3)], figsize, (9.0, 0.5 + 1.9 * len(names)))
-    in_seconds, symbol = unit_of_time(record.t)
     for row, name in zip(grid, names, strict=True):
         _draw_channel(row, record, values[name], is_input=name in record.inputs)
         unit = units.get(name)
@@ -103,14 +99,13 @@ def plot_record(
         row[1].set_ylabel(f"amplitude ({unit})" if unit else "amplitude")
         row[2].set_ylabel(label)
         if name not in record.inputs:
-            row[2].set_xlabel(f"rate of {name} ({unit or 1}/{symbol})")
-            numbered(row[2], 1 / in_seconds)
-        numbered(row[0], in_seconds)
-        numbered(row[1], 1 / in_seconds)
+            row[2].set_xlabel(f"rate of {name} ({unit}/s)" if unit else f"rate of {name} (1/s)")
+        time_axis(row[0], record.t, axes, label=name == names[-1])
+        for ax in row[1:]:
+            ax.ticklabel_format(axis="x", scilimits=(-3, 4), useMathText=True)
     for ax, title in zip(grid[0], ("over time", "spectrum", "coverage"), strict=True):
         ax.set_title(title, loc="left", fontsize="medium")
-    time_axis(grid[-1, 0], record.t)
-    frequency_axis(grid[-1, 1], record.t)
+    grid[-1, 1].set_xlabel("frequency (Hz)")
     return grid
 
 

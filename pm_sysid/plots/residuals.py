@@ -99,7 +99,7 @@ def plot_residuals(
     _shade_unsteady(series, times, e, lags)
     series.set(xlabel="sample", ylabel=label)
     if not (fs is None and t is None):
-        time_axis(series, times)
+        time_axis(series, times, axes)
     series.margins(x=0)
 
     draw_autocorrelation(auto, e, lags)

@@ -127,7 +127,7 @@ def plot_states(
         line[0].set_title(f"94 %: ± {half:.2g}", loc="right", fontsize="small", pad=3)
     grid[0, 0].figure.align_ylabels(grid[:, 0])
     shared_legend(grid, axes, "outside upper left", ncols=4, handlelength=1.4, columnspacing=1.2)
-    return views.finish(grid)
+    return views.finish(grid, axes)
 
 
 def _draw(ax: Any, t: FloatArray, curves: _Curves, view: slice) -> None:

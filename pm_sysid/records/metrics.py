@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
@@ -15,8 +16,10 @@ __all__ = ["fit_percent", "nmse", "nrmse", "rmse"]
 
 type FloatArray = NDArray[np.float64]
 
-#: Standard errors of a difference of errors that chance may be.
-CHANCE = 2.0
+#: Chance of a difference of errors that is none, and independent samples that tell it at least.
+CHANCE, ENOUGH = 0.025, 25.0
+#: Share of an error by which others are as good as equal, whatever is seen of the difference.
+NOTHING = 1e-3
 
 
 def rmse(measured: ArrayLike | xr.DataArray, predicted: ArrayLike | xr.DataArray) -> Any:
@@ -102,42 +105,65 @@ def relative_squares(measured: FloatArray, predicted: FloatArray) -> FloatArray:
     return np.where(seen.any(axis=1), np.sum(squares, axis=1, where=seen), np.nan)
 
 
-def difference(first: FloatArray, second: FloatArray) -> tuple[float, float]:
-    """Mean difference of two series (T,), the second less the first, and its standard error.
+class Difference(NamedTuple):
+    """Mean difference of two series, its standard error, and how many independent samples it is worth."""
+
+    mean: float
+    error: float
+    effective: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there are enough samples to tell the error."""
+        return self.effective >= ENOUGH
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether chance alone makes the second series as much larger."""
+        return not self.mean > float(scipy.stats.t.isf(CHANCE, self.effective - 1)) * self.error
+
+
+def difference(first: FloatArray, second: FloatArray) -> Difference:
+    """Mean difference of two series (T,), the second less the first.
 
     Errors of free runs are alike from one sample to the next. Their autocovariances count up to the lag from which on those of
-    two neighbouring lags sum up to less than zero.
+    two neighbouring lags sum up to less than zero. Of a series that is hardly longer than its correlation they are too small,
+    and so is the error: few ``effective`` samples say so.
 
     Notes
     -----
     The test of Diebold and Mariano (1995, Journal of Business and Economic Statistics 13, 253-263), with the window of Geyer
-    (1992, Statistical Science 7, 473-483).
+    (1992, Statistical Science 7, 473-483) and Student's t.
 
     Examples
     --------
-    >>> mean, error = difference(np.zeros(400), np.tile([1.0, 3.0], 200))
-    >>> mean, error < 0.2
-    (2.0, True)
+    >>> found = difference(np.zeros(400), np.tile([1.0, 3.0], 200))
+    >>> found.mean, found.error < 0.2, found.by_chance
+    (2.0, True, False)
     """
     d = second - first
     d = d[np.isfinite(d)]
     count = len(d)
     if count < 2:
-        return np.nan, np.nan
+        return Difference(np.nan, np.nan, 0.0)
     away = d - d.mean()
     power = np.abs(np.fft.rfft(away, 2 * count)) ** 2
     covariance = np.fft.irfft(power)[:count] / count
     pairs = covariance[: count - count % 2].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs <= 0)
     sums = pairs[: negative[0]] if negative.size else pairs
-    return float(d.mean()), float(np.sqrt(max(2 * sums.sum() - covariance[0], covariance[0] / count) / count))
+    long_run = max(2 * sums.sum() - covariance[0], covariance[0])
+    effective = count * covariance[0] / long_run if long_run > 0 else 0.0  # a constant difference is one of rounding, or of few
+    return Difference(float(d.mean()), float(np.sqrt(long_run / count)), float(effective))
 
 
-def alike(squares: Mapping[str, FloatArray]) -> list[str]:
-    """Names of the series (T,) whose mean differs from the smallest one by no more than chance; that one is the first."""
-    best = min(squares, key=lambda name: np.nanmean(squares[name]))
+def alike(squares: Mapping[str, FloatArray], best: str) -> list[str] | None:
+    """Names of the series (T,) that are larger than the ``best`` by no more than chance; None if they are too short to say."""
     gaps = {name: difference(squares[best], other) for name, other in squares.items() if name != best}
-    return [best, *(name for name, (gap, error) in gaps.items() if not gap > CHANCE * error)]
+    if not all(gap.known for gap in gaps.values()):
+        return None
+    least = NOTHING * np.nanmean(squares[best])
+    return [name for name, gap in gaps.items() if gap.by_chance or gap.mean < least]
 
 
 def time_dimension(array: xr.DataArray, name: str) -> str:

@@ -75,11 +75,12 @@ WHOLE = (
     Eye, IncSubtensor, Join, MakeVector, Reshape, ScalarFromTensor, Shape, Shape_i, SpecifyShape, Split, Subtensor,
     TensorFromScalar, ViewOp,
 )  # fmt: skip
-#: Operations on one array. A batch takes them row by row, some microseconds each: what numba needs to compile them for a batch,
-#: half a minute and more, is that of a million rows.
-ALONE = (
-    AllocDiag, AllocEmpty, ArgSortOp, Assert, BatchedDot, Cholesky, SolveTriangular, SortOp,
-)  # fmt: skip
+#: Operations on one small array. A batch takes them row by row, some microseconds each (seven for each draw of two correlated
+#: unknowns), and numba takes half a minute and more to compile them.
+ALONE = (AllocDiag, AllocEmpty, ArgSortOp, Assert, BatchedDot, Cholesky, SolveTriangular, SortOp)
+#: Rows and columns up to which an array is small. All results are kept for the next call, which of a Gaussian process and many
+#: particles is gigabytes.
+SMALL = 16
 #: Names of the rewrites below, which only :func:`compiled` asks for.
 KERNELS, SOLUTIONS, VIEWS = "pm_sysid_kernels", "pm_sysid_solutions", "pm_sysid_views"
 
@@ -209,16 +210,20 @@ def numpy_mode() -> Mode:
 
 
 def on_whole_arrays(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> bool:
-    """Whether NumPy computes expressions without loops of Python."""
-    between = io_toposort(inputs, outputs)
+    """Whether NumPy computes expressions without loops of Python, but for operations on small arrays row by row."""
+    return all(_on_whole_arrays(node) for node in io_toposort(inputs, outputs))
+
+
+def _on_whole_arrays(node: Apply) -> bool:
     # Blockwise is what vectorize_graph leaves around these operations; a rewrite takes it away.
-    ops = [node.op.core_op if isinstance(node.op, Blockwise) else node.op for node in between]
-    return all(isinstance(op, (RunOp, *WHOLE, *ALONE)) or _solves_general(op) or _by_elements(op) for op in ops)
+    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    if isinstance(op, ALONE):
+        sizes = node.inputs[0].type.shape[-1:] if isinstance(op, SortOp | ArgSortOp) else node.inputs[0].type.shape[-2:]
+        return isinstance(op, AllocEmpty | Assert) or all(size is not None and size <= SMALL for size in sizes)
+    return isinstance(op, (RunOp, SplineWrapper, *WHOLE)) or _solves_general(op) or _by_elements(op)
 
 
 def _by_elements(op: Op) -> bool:
-    if isinstance(op, SplineWrapper):  # of pm.Interpolated
-        return True
     return isinstance(op, Elemwise) and isinstance(op.scalar_op, ScalarOp) and not isinstance(op.scalar_op, Composite)
 
 

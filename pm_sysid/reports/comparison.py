@@ -149,10 +149,12 @@ class Comparison:
         squares = {name: case.squares for name in ranked if (case := self.cases.get(name)) and case.squares is not None}
         if len(squares) < len(ranked):
             return ""
-        best, *others = alike(squares)
+        best, others = ranked[0], alike(squares, ranked[0])
+        if others is None:
+            return " (the records are too short to say whether that is more than chance)"
         if not others:
             return f" ({best!r} is ahead by more than chance)"
-        return f" (by chance alone {listed([best, *others])} may differ as much)"
+        return f" ({listed([best, *others])} differ by no more than chance)"
 
     def _in_doubt(self) -> str:
         if not (wrong := self._noted("model:")):

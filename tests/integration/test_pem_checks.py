@@ -111,12 +111,27 @@ def test_fits_are_compared_on_records(filtered: sid.PEMResult) -> None:
     run = fits["free"].simulate(records["test"], x0={"v": 0.0})["y"].to_numpy()
     assert result.table.loc[("test", "y"), "free"] == sid.fit_percent(records["test"].y, run)
     assert result.rmse.loc[("test", "y"), "free"] == sid.rmse(records["test"].y, run)
-    assert "On test " in result.conclusion and "On training" not in result.conclusion and result.conclusion in repr(result)
-    assert "a record says that none of them has used" in sid.compare_fits(fits, DATA, x0={"v": 0.0}).conclusion
+    assert "test" in result.conclusion and "training" not in result.conclusion and result.conclusion in repr(result)
+    assert "Only a record that no fit has used" in sid.compare_fits(fits, DATA, x0={"v": 0.0}).conclusion
     one = sid.compare_fits(filtered, DATA, k=1)
     assert one.conclusion == ""
     assert one.table.iloc[0, 0] > result.table.loc[("training", "y"), "filter"]
     assert "1 sample ahead" in repr(one) and "free run" in repr(result) and "<table" in result._repr_html_()
+
+
+def test_fits_whose_outputs_have_other_names_are_compared(filtered: sid.PEMResult) -> None:
+    called = sid.System(
+        lambda t, x, u, p: (x.v, u.F - p.c * x.v - p.k * x.z),
+        states=("z", "v"),
+        inputs=("F",),
+        params=("c", "k"),
+        observe=lambda t, x, dx, u, p: {"place": x.z},
+    )
+    other = sid.fit_pem(called, DATA.replace(outputs=("place",)), {"c": 0.8, "k": 4.0}, x0=[0.2, 0.0], progressbar=False)
+    bare = record(n=90, seed=9, noise=0.05)
+    unnamed = sid.TimeSeries(bare.t, bare.input_matrix, bare.output_matrix, inputs="F", intersample=bare.intersample)
+    found = sid.compare_fits({"a": filtered, "b": other}, unnamed, x0={"v": 0.0})
+    assert found.conclusion.startswith(("On record", "record is too short")) and found.conclusion in repr(found)
 
 
 def test_innovations_of_the_right_model_are_white(filtered: sid.PEMResult) -> None:

@@ -1,29 +1,44 @@
 """Axes that figures share: units of time."""
 
+import pickle
+
 import numpy as np
 import pytest
 from matplotlib import pyplot
 from numpy.testing import assert_allclose
 
-from pm_sysid.plots.axes import frequency_axis, time_axis, unit_of_time
+from pm_sysid.plots.axes import time_axis, unit_of_time
 
 
 @pytest.mark.parametrize(
-    ("last", "unit", "symbol", "frequency"),
-    [(30 * 86400.0, 86400.0, "d", "1/d"), (4 * 3600.0, 3600.0, "h", "1/h"), (2.0, 1.0, "s", "Hz"), (5e-4, 1e-3, "ms", "kHz")],
+    ("first", "last", "unit", "symbol"),
+    [
+        (0.0, 30 * 86400.0, 86400.0, "d"),
+        (0.0, 4 * 3600.0, 3600.0, "h"),
+        (1.7e9, 1.7e9 + 4 * 3600.0, 1.0, "s"),  # a date and time as seconds: hours would be numbers of six digits
+        (0.0, 2.0, 1.0, "s"),
+        (0.0, 5e-4, 1e-3, "ms"),
+        (3000.0, 3000.005, 1.0, "s"),
+        (7.0, 7.0, 1.0, "s"),
+    ],
 )
-def test_times_are_told_in_a_unit_that_suits_the_record(last, unit, symbol, frequency):
-    t = np.linspace(0.0, last, 50)
+def test_times_are_told_in_a_unit_that_suits_the_record(first, last, unit, symbol):
+    t = np.linspace(first, last, 50)
     assert unit_of_time(t) == (unit, symbol)
-    figure, (over_time, over_frequency) = pyplot.subplots(1, 2)
-    over_time.plot(t, t)
-    over_frequency.plot(1 / t[1:], t[1:])
-    time_axis(over_time, t)
-    frequency_axis(over_frequency, t)
+    figure, (ours, theirs) = pyplot.subplots(1, 2)
+    for ax, given in ((ours, None), (theirs, theirs)):
+        ax.plot(t, t)
+        time_axis(ax, t, given)
     figure.canvas.draw()
-    assert over_time.get_xlabel() == f"time ({symbol})" and over_frequency.get_xlabel() == f"frequency ({frequency})"
-    shown = [float(label.get_text().replace("\N{MINUS SIGN}", "-")) for label in over_time.get_xticklabels()]
-    assert_allclose(shown, over_time.get_xticks() / unit, atol=1e-9)
-    assert len(shown) > 2 and max(len(f"{number:g}") for number in shown) < 6
-    assert over_time.lines[0].get_xdata()[-1] == last  # the data stay in seconds
+    assert ours.get_xlabel() == f"time ({symbol})" and theirs.get_xlabel() == "time (s)"
+    if unit != 1.0:
+        shown = [float(label.get_text().replace("\N{MINUS SIGN}", "-")) for label in ours.get_xticklabels()]
+        assert_allclose(shown, ours.get_xticks() / unit, atol=1e-9)
+        assert len(shown) > 2 and len(set(shown)) == len(shown)
+    assert ours.lines[0].get_xdata()[-1] == last  # the data stay in seconds
+    assert pickle.loads(pickle.dumps(figure)).axes[0].get_xlabel() == ours.get_xlabel()
     pyplot.close(figure)
+
+
+def test_nothing_is_in_seconds():
+    assert unit_of_time(np.empty(0)) == (1.0, "s")

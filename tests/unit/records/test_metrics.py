@@ -137,23 +137,36 @@ def test_errors(measured, predicted, message):
 def test_the_error_of_a_difference_allows_for_correlation(correlation):
     scores = []
     for seed in range(200):
-        rng = np.random.default_rng(seed)
-        d = scipy.signal.lfilter([1.0], [1.0, -correlation], rng.standard_normal(2000))
-        mean, error = difference(np.zeros(2000), 0.3 + d)
-        scores.append((mean - 0.3) / error)
+        d = scipy.signal.lfilter([1.0], [1.0, -correlation], np.random.default_rng(seed).standard_normal(2000))
+        found = difference(np.zeros(2000), 0.3 + d)
+        scores.append((found.mean - 0.3) / found.error)
     assert_allclose(np.std(scores), 1.0, atol=0.15)
+
+
+@pytest.mark.parametrize("count", [10, 50, 200, 1000])
+@pytest.mark.parametrize("correlation", [0.0, 0.9, 0.98])
+def test_equal_series_are_seldom_told_apart_however_short_and_slow(count, correlation):
+    wrong = 0
+    for seed in range(200):
+        d = scipy.signal.lfilter([1.0], [1.0, -correlation], np.random.default_rng(seed).standard_normal(500 + count))[500:]
+        found = difference(np.zeros(count), d)
+        wrong += found.known and not found.by_chance
+    assert wrong <= 14  # 2.5 %, and what chance adds to that
 
 
 def test_difference_leaves_out_what_was_not_measured():
     first, second = np.array([1.0, np.nan, 2.0, 1.0]), np.array([2.0, 7.0, 4.0, 1.0])
-    assert difference(first, second)[0] == 1.0
-    assert np.isnan(difference(first[:2], second[:2])[1])
+    assert difference(first, second).mean == 1.0
+    assert np.isnan(difference(first[:2], second[:2]).error) and not difference(first[:2], second[:2]).known
 
 
 def test_series_that_differ_by_chance_are_alike():
     rng = np.random.default_rng(0)
     squares = {"worse": 3.0 * rng.chisquare(1, 500), "a": rng.chisquare(1, 500), "b": rng.chisquare(1, 500)}
-    assert sorted(alike(squares)) == ["a", "b"]
+    assert alike(squares, "a") == ["b"]
+    assert alike({name: values[:10] for name, values in squares.items()}, "a") is None
+    assert alike({"a": squares["a"], "same": (1 + 1e-6) * squares["a"]}, "a") == ["same"]
+    assert alike({"a": np.ones(100), "constant": 1.1 * np.ones(100)}, "a") is None
 
 
 def test_squares_count_by_the_variance_of_their_output():

@@ -97,8 +97,11 @@ def test_impossible_numbers_are_not_a_warning() -> None:
 def test_what_numpy_would_do_in_loops_is_compiled() -> None:
     x, many = pt.dmatrix("x"), pt.dtensor3("many")
     (chol,) = vectorize_graph([pt.linalg.cholesky(x)], {x: many})
+    for size in (2, 300):  # of a Gaussian process with many particles, all results would be gigabytes
+        one, several = pt.dmatrix(shape=(size, size)), pt.dtensor3(shape=(None, size, size))
+        assert on_whole_arrays([several], vectorize_graph([pt.linalg.cholesky(one)], {one: several})) == (size == 2)
     middle = pm.Normal.dist(x, 1.0)
-    assert on_whole_arrays([many], [chol])  # some microseconds a row, and seconds of numba
+    assert not on_whole_arrays([many], [chol])  # of a size that is not known
     assert not on_whole_arrays([x], [middle])
     assert not on_whole_arrays([x], [pytensor.scan(lambda row: row.sum(), sequences=[x], return_updates=False)])
     # What stands before the inputs does not matter.
