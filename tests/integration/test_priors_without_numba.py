@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 from pymc.distributions.transforms import ordered
 
 import pm_sysid as sid
+from pm_sysid.compat import OpFromGraph, toposort
+from pm_sysid.likelihood.coordinates import checked
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 
 SYSTEM = sid.System(
@@ -63,3 +66,12 @@ def test_no_prior_needs_numba(prior: str, monkeypatch: pytest.MonkeyPatch) -> No
     for k, step in enumerate(1e-6 * np.eye(x.shape[1])):
         rise = (functions.values(x + step) - functions.values(x - step)) / 2e-6
         assert_allclose(-gradient[:, k], rise, rtol=1e-5, atol=1e-5)
+
+
+def test_an_operation_with_a_gradient_of_its_own_keeps_it() -> None:
+    x, inside = pt.dvector(), pt.dvector()
+    own = OpFromGraph([inside], [pt.sqrt(inside**2)], pullback=lambda inputs, outputs, g: [g[0] * pt.sign(inputs[0])])
+    kept = checked(own(x).sum())
+    assert any(node.op is own for node in toposort([kept]))
+    assert_allclose(pytensor.grad(kept, x).eval({x: np.array([0.0, -2.0])}), [0.0, -1.0])
+    assert not any(isinstance(node.op, OpFromGraph) for node in toposort([checked(pt.logsumexp(x))]))
