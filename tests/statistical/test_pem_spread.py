@@ -10,7 +10,7 @@ from scipy import stats
 
 import pm_sysid as sid
 
-RECORDS, SAMPLES, TRUTH = 200, 400, {"k": 4.0, "c": 0.4}
+RECORDS, SAMPLES, TRUTH = 100, 400, {"k": 4.0, "c": 0.4}
 DRIVE, NOISE = 0.03, 0.02
 OSCILLATOR = sid.System(
     lambda t, x, u, p: (x.v, u.F - p.k * x.z - p.c * x.v),
