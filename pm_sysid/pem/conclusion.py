@@ -607,7 +607,7 @@ class Conclusion:
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
         # Where innovations are not white, one that leaves white ones is what the model lacks; others may be a part of that.
         wrong = missing.sure and missing.seen.moved > WRONG and (not rest.coloured or directions.white(missing.seen.left))
-        return self._lacking(missing.words, missing.seen, missing.sure, wrong, remedy)
+        return self._lacking(missing.words, missing.seen, missing.sure, wrong, remedy)._replace(step=missing.step)
 
     def _lacking(self, what: str, seen: OneMore, sure: bool, wrong: bool, remedy: str) -> Lacking:
         """What the record shows, or may show."""

@@ -75,11 +75,15 @@ class Term(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A term that the record shows, in words, with its factor; and the unknown that stands for that."""
+    """A term that the record shows, in words, with its factor; and the unknown that stands for that.
+
+    ``step`` (k,) is the most that the unknowns would move by with any of the terms that it may show.
+    """
 
     words: str
     seen: OneMore
     sure: bool
+    step: np.ndarray
 
 
 def missing_term(target: Objective, x: np.ndarray, directions: Directions, walking: int = 0) -> Missing | None:
@@ -175,7 +179,8 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     kinds.pop(chosen.kind(terms))
     also = f" (or one with {' or '.join(reversed(kinds.values()))})" if kinds else ""
     factors, state = f"{best.size:.3g} ± {best.error:.1g}", system.states[terms[chosen.rows[0]].state]
-    return Missing(f"a term ({factors}) {chosen.words}{also} in the rate of change of {state}", best, sure)
+    step = np.max([np.abs(seen.step) for _, seen, _ in found], axis=0)
+    return Missing(f"a term ({factors}) {chosen.words}{also} in the rate of change of {state}", best, sure, step)
 
 
 def _shown(seen: OneMore) -> bool | None:
