@@ -12,6 +12,7 @@ import pm_sysid as sid
 from pm_sysid.pem.missing_terms import Missing, missing_term
 from pm_sysid.pem.one_more import Directions
 from pm_sysid.pem.uneven_noise import samples
+from support.pem_cases import OSCILLATOR
 
 T = 0.2 * np.arange(200)
 TERMS: dict[str, Any] = {
@@ -227,23 +228,15 @@ def test_an_actuator_that_saturates_is_seen(limit: float) -> None:
     assert not found.success or abs(found.p["b"] - 2.0) < 4 * found.stderr["b"], found
 
 
-SPRUNG = sid.System(
-    lambda t, x, u, p: (x.v, u.u - p.c * x.v - p.k * x.z),
-    states=("z", "v"),
-    inputs=("u",),
-    params=("k", "c"),
-    observe=lambda t, x, dx, u, p: x.z,
-)
-
-
 @pytest.mark.parametrize("low, high, words", [(-0.7, np.inf, "to one side"), (-0.9, 0.9, "a saturation"), (-0.4, 0.4, "zone")])
 def test_what_an_actuator_cuts_off_is_seen_where_its_gain_is_known(low: float, high: float, words: str) -> None:
     """No gain takes a part of it, and the bent input by itself is no term that the equations lack."""
     data = actuated(0, 0.0, 0.0)
+    data = sid.TimeSeries(data.t, data.u, None, inputs="F", intersample="zoh")
     held = data.replace(u=np.clip(data.u, low, high) if words != "zone" else data.u - np.clip(data.u, low, high))
-    run = sid.simulate(SPRUNG, held, {"k": 4.0, "c": 0.4}, x0=0.0)["y"].to_numpy()
+    run = sid.simulate(OSCILLATOR, held, {"k": 4.0, "c": 0.4}, x0=0.0)["y"].to_numpy()
     data = data.replace(y=run + 0.05 * run.std() * np.random.default_rng(0).standard_normal(300))
-    found = sid.fit_pem(SPRUNG, data, {"k": 3.0, "c": 0.3}, progressbar=False)
+    found = sid.fit_pem(OSCILLATOR, data, {"k": 3.0, "c": 0.3}, progressbar=False)
     assert words in found.message, found
     assert not found.success or abs(found.p["k"] - 4.0) < 4 * found.stderr["k"]
 
