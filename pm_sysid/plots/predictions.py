@@ -10,7 +10,7 @@ import xarray as xr
 
 from pm_sysid.arguments import among
 from pm_sysid.idata import labelled, labels
-from pm_sysid.plots.axes import AxesArray, Panels, interval, panels, probability
+from pm_sysid.plots.axes import AxesArray, Panels, between, interval, panels, probability, time_axis
 from pm_sysid.plots.fit import plot_fit
 from pm_sysid.records.timeseries import TimeSeries
 
@@ -79,6 +79,7 @@ def plot_prediction(
         if score := legend.get_title().get_text():
             panel.set_title(score, loc="right", fontsize="small")
         legend.remove()
+        time_axis(panel, record.t[between(record.t, window, "window")], axes)
     style = {"fontsize": "small", "frameon": False, "handlelength": 1.2, "columnspacing": 1.2}
     used[0].legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.12), borderaxespad=0, **style)
     for panel in used[:-1]:

@@ -7,6 +7,7 @@ import pytest
 from matplotlib import pyplot
 from numpy.testing import assert_allclose
 
+import pm_sysid as sid
 from pm_sysid.plots.axes import time_axis, unit_of_time
 
 
@@ -42,3 +43,14 @@ def test_times_are_told_in_a_unit_that_suits_the_record(first, last, unit, symbo
 
 def test_nothing_is_in_seconds():
     assert unit_of_time(np.empty(0)) == (1.0, "s")
+
+
+def test_predictions_side_by_side_have_the_unit_of_one():
+    t = 3600.0 * np.arange(400)
+    record = sid.TimeSeries(t, None, np.sin(t / 1e5))
+    two = sid.plot_prediction(record, {"a": record.y[None], "b": record.y[None]})
+    assert two[-1].get_xlabel() == "time (d)" == sid.plot_prediction(record, record.y[None])[-1].get_xlabel()
+    figure = two[0].figure
+    figure.canvas.draw()
+    assert max(float(label.get_text()) for label in two[-1].get_xticklabels()) < 20
+    pyplot.close("all")
