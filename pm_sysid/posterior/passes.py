@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,9 +79,13 @@ def rates(system: System) -> Recurrence:
 
 
 class Passes:
-    """The filter of a model, forward and backward at given parameters."""
+    """The filter of a model, forward and backward at given parameters; several threads may ask for different ones at once.
+
+    PyTensor's functions are one thread's at a time. Meanwhile others can be in the backward pass, which takes twice as long.
+    """
 
     def __init__(self, view: FilterView) -> None:
+        self._one = Lock()
         self.name, self.system, self.units = view.name, view.system, view.units
         self.data, self.y = view.arrays(), view.measured()
         self.grid = every_substep(view.problem, self.data, self.y)
@@ -89,16 +94,22 @@ class Passes:
         self.needed = view.free
         fine = RecordData(*map(pytensor.shared, self.grid.data))
         table, _ = view.problem.run(pytensor.shared(self.grid.y), view.unknowns, fine, "states")
-        self.forward = announced("filter", lambda: compiled(self.needed, [table, view.unknowns.params]))
+        self._forward = announced("filter", lambda: compiled(self.needed, [table, view.unknowns.params]))
         params, samples = view.unknowns.params.type(), pt.dmatrix()
         runs = np.minimum(self.data.counts, 0)
         none = np.empty((len(self.data.starts), 0)), runs, np.empty((0, 0))
         self.params = view.unknowns.params.type
         self.observe = compiled([params, samples], observation(self.system)(completed(self.system, params), *none, samples)[0])
 
+    def forward(self, point: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """What the filter knows after each substep (K, numbers), and the system's parameters (P,) or (R, P)."""
+        with self._one:
+            table, params = self._forward(*point)
+        return table, params
+
     def moments(self, point: list[np.ndarray]) -> Arrays:
         """Means and standard deviations at the samples."""
-        table, params = self.forward(*point)
+        table, params = self.forward(point)
         mean, root = self.smoother.run(self.grid.path, self.smoother.unpack(table))
         scale = self.smoother.sizes(self.data.scale)[:, None]
         mean, root = mean * scale, root * scale
@@ -126,7 +137,7 @@ class Passes:
 
     def starts(self, point: list[np.ndarray], first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Smoothed states (R, n_x) at the first samples of the records, and roots (R, n_x, free) of their covariances."""
-        table, _ = self.forward(*point)
+        table, _ = self.forward(point)
         mean, _ = self.smoother.run(self.grid.path, self.smoother.unpack(table))
         place = self.smoother.place
         at = mean[first][:, place] * self.smoother.sizes(self.data.scale)[place][:, None]
@@ -134,7 +145,7 @@ class Passes:
 
     def smoothed(self, point: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Smoothed states and processes (T, n) at the samples, as particles have them, and their standard deviations."""
-        table, _ = self.forward(*point)
+        table, _ = self.forward(point)
         mean, root = self.smoother.run(self.grid.path, self.smoother.unpack(table))
         places = np.concatenate([self.smoother.place, np.asarray(self.smoother.processes, dtype=int)[self.noise_last]])
         sizes = self.smoother.sizes(self.data.scale)[places]
@@ -165,7 +176,7 @@ class Passes:
 
     def path(self, point: list[np.ndarray], rng: np.random.Generator) -> Arrays:
         """Draw a path at the samples."""
-        table, params = self.forward(*point)
+        table, params = self.forward(point)
         last = self.grid.path.last
         start = rng.standard_normal((last.sum(), 0 if self.smoother.n_new else self.smoother.n_free))
         normal = rng.standard_normal((len(last), len(self.smoother.level) + self.smoother.n_new))
@@ -211,7 +222,9 @@ class Passes:
     def _observed(self, params: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Outputs and their derivatives at states, states of the processes and derivatives ``x`` (T, n)."""
         given = self.data.samples[:, : 1 + len(self.system.u)]
-        return np.asarray(self.observe(params, np.concatenate([given, x], axis=1)))
+        rows = np.concatenate([given, x], axis=1)
+        with self._one:
+            return np.asarray(self.observe(params, rows))
 
     def dataset(self, results: Arrays, coords: Mapping[str, Any]) -> xr.Dataset:
         """Label arrays of shape (chain, draw, T, m), and put the record beside them."""

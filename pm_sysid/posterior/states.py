@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pm_sysid.arguments import seed, whole
+from pm_sysid.arguments import flag, seed, whole
 from pm_sysid.idata import value_of
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.posterior.particle_paths import DRAWS, Judged, PathSampler
 from pm_sysid.posterior.passes import Arrays, Passes
+from pm_sysid.progress import progress_bar
+from pm_sysid.recurrence.threads import in_threads
 
 #: Where the linearisation about processes makes bands wrong, and what to do instead.
 REMEDY = "Paths of sample_states are drawn by particles there: take these."
 
 
-def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None, draws: int | None = None) -> xr.Dataset:
+def smooth(
+    idata: Any,
+    *,
+    model: pm.Model | None = None,
+    name: str | None = None,
+    draws: int | None = None,
+    progressbar: bool = True,
+) -> xr.Dataset:
     """Means and standard deviations of states, derivatives and outputs given the whole record, for each posterior draw.
 
     For the parameters of each draw they carry the measurement noise and the integration error; over draws, the means
@@ -37,6 +47,8 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
         Name of the :class:`ODEFilter`; needed if the model has several.
     draws : int, optional
         Use this many draws of each chain, evenly spaced. Default: all.
+    progressbar : bool, default True
+        Show how many draws are done. They run on as many threads as :func:`set_threads` says.
 
     Returns
     -------
@@ -92,6 +104,7 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
     >>> bool(abs(smoothed["states"][0, 0, 2, 0] - np.exp(-1.0)) < 0.01)
     True
     """
+    flag(progressbar, "progressbar")
     view = filter_view(name, model)
     passes = Passes(view)
     picked = _picked(passes, idata, draws)
@@ -99,8 +112,8 @@ def smooth(idata: Any, *, model: pm.Model | None = None, name: str | None = None
     if judged and (judged.particles or judged.problem):
         remedy = "" if judged.problem else f". {REMEDY}"
         warnings.warn(f"{view.name!r} linearises about its processes: {judged.said}{remedy}", stacklevel=2)
-    with np.errstate(all="ignore"):
-        results = [passes.moments(point) for point in picked.points]
+    with np.errstate(all="ignore"), progress_bar("smooth", progressbar, len(picked.points)) as bar:
+        results = in_threads(passes.moments, picked.points, partial(bar, advance=1))
     return _stacked(passes, picked, results, judged)
 
 
@@ -111,6 +124,7 @@ def sample_states(
     name: str | None = None,
     draws: int | None = None,
     random_seed: int | Sequence[int] | np.random.Generator | None = None,
+    progressbar: bool = True,
 ) -> xr.Dataset:
     """Draw one path of states, derivatives and outputs from their joint posterior for each posterior draw.
 
@@ -118,7 +132,7 @@ def sample_states(
 
     Parameters
     ----------
-    idata, model, name, draws
+    idata, model, name, draws, progressbar
         As for :func:`smooth`.
     random_seed : int, sequence of int or numpy.random.Generator, optional
         Seed. The path of a posterior draw depends on the seed and the draw's place in ``idata`` alone, not on which other
@@ -182,6 +196,7 @@ def sample_states(
     (2, True)
     """
     seed(random_seed)
+    flag(progressbar, "progressbar")
     view = filter_view(name, model)
     passes = Passes(view)
     given: Any = random_seed.integers(2**32, size=4) if isinstance(random_seed, np.random.Generator) else random_seed
@@ -194,7 +209,9 @@ def sample_states(
             drawn = sampler.at(picked.points, judged, rngs)
             results = [passes.followed(p, z) for p, z in drawn]
         else:
-            results = [passes.path(point, rng) for point, rng in zip(picked.points, rngs, strict=True)]
+            pairs = list(zip(picked.points, rngs, strict=True))
+            with progress_bar("sample_states", progressbar, len(pairs)) as bar:
+                results = in_threads(lambda pair: passes.path(*pair), pairs, partial(bar, advance=1))
     if judged and judged.problem:
         warnings.warn(f"{view.name!r} linearises about its processes: {judged.said}", stacklevel=2)
     return _stacked(passes, picked, results, judged)

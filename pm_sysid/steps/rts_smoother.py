@@ -132,11 +132,14 @@ class Smoother:
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
-    """Compile at the first call, and keep the machine code for the next process where there is a place for it."""
+    """Compile at the first call, and keep the machine code for the next process where there is a place for it.
+
+    Other threads go on while it runs.
+    """
     try:
-        return numba.njit(function, error_model="numpy", cache=True)
+        return numba.njit(function, error_model="numpy", nogil=True, cache=True)
     except RuntimeError:
-        return numba.njit(function, error_model="numpy")
+        return numba.njit(function, error_model="numpy", nogil=True)
 
 
 @_compiled

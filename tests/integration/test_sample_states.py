@@ -39,6 +39,18 @@ def paths(model: pm.Model, draws: xr.DataTree) -> xr.Dataset:
     return sid.sample_states(draws, model=model, random_seed=11)
 
 
+@pytest.mark.parametrize("threads", [1, 4])
+def test_any_number_of_threads_gives_the_same_numbers(
+    model: pm.Model, draws: xr.DataTree, paths: xr.Dataset, threads: int
+) -> None:
+    before = sid.set_threads(threads)
+    try:
+        again, moments = sid.sample_states(draws, model=model, random_seed=11), sid.smooth(draws, model=model)
+    finally:
+        sid.set_threads(before)
+    assert again.identical(paths) and moments.identical(sid.smooth(draws, model=model))
+
+
 # -- two outputs, one of them nonlinear, of which some are missing; parameters that are expressions --------------------
 
 SENSORS = sid.System(

@@ -1,0 +1,66 @@
+"""Work of many parts on several threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import pm_sysid as sid
+from pm_sysid.recurrence.threads import in_threads
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = sid.set_threads(request.param)
+    yield request.param
+    sid.set_threads(before)
+
+
+def test_results_are_in_the_order_of_the_parts_and_each_is_counted(threads: int) -> None:
+    done = []
+
+    def later_first(part: int) -> int:
+        time.sleep(0.002 * (10 - part))
+        return part**2
+
+    assert in_threads(later_first, range(10), lambda: done.append(1)) == [part**2 for part in range(10)]
+    assert len(done) == 10
+
+
+def test_settings_for_errors_are_those_of_the_caller(threads: int) -> None:
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        in_threads(lambda part: np.ones(2) / part, [np.zeros(2)], lambda: None)
+    with np.errstate(divide="ignore"):
+        (found,) = in_threads(lambda part: np.ones(2) / part, [np.zeros(2)], lambda: None)
+    assert np.all(np.isinf(found))
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_after_an_error_no_further_part_is_begun(threads: int, error: type[BaseException]) -> None:
+    begun = []
+
+    def work(part: int) -> None:
+        begun.append(part)
+        if part == 2:
+            raise error
+        time.sleep(0.01)
+
+    with pytest.raises(error):
+        in_threads(work, range(200), lambda: None)
+    assert len(begun) < 20
+
+
+def test_an_interruption_while_results_are_awaited_ends_the_work(threads: int) -> None:
+    begun, done = [], []
+
+    def interrupted() -> None:
+        done.append(1)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(lambda part: (begun.append(part), time.sleep(0.01)), range(200), interrupted)
+    assert len(done) == 3 and len(begun) < 20
