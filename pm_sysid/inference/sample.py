@@ -587,16 +587,20 @@ class _Run:
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
         linearised, unknown = self._linearised(idata, method)
-        wrong = [self.lost, self._missed(idata), *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
+        wrong = [self.lost, self._missed(idata, method), *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
         said = " ".join(elsewhere)
         # What a sampler that begins at a mode may not have reached is missing in its evidence, too.
         wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]
         return _Drawn(idata, method, [*reasons, *wrong], wrong, unknown)
 
-    def _missed(self, idata: xr.DataTree) -> str:
+    def _missed(self, idata: xr.DataTree, method: Method) -> str:
         """Why a better mode may have been missed: one search alone has found the best, or few, and something is left."""
         led, searches = self.agreed
         if searches <= LONELY or led > FEW_AGREE * searches:
+            return ""
+        # Where searches end at no maximum (the density has edges, or is rough), each ends at a place of its own, and how many
+        # agree says nothing. A sequential run begins at the prior, and looks for modes that it has missed.
+        if method == "ibis" and (self.mode is None or not self.mode.converged):
             return ""
         remedy = "Give narrower priors, a shorter record first, or more searches (find_mode(starts=..., prior_draws=...))."
         if led == 0:
