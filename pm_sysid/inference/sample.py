@@ -587,7 +587,8 @@ class _Run:
         if method != "ibis" and self.trouble:
             elsewhere.append(self.trouble)
         linearised, unknown = self._linearised(idata, method)
-        wrong = [self.lost, self._missed(idata, method), *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
+        missed = self._missed(idata, method)
+        wrong = [self.lost, missed, *_unmeasured(self.model), self.shares_trouble, self.steps_trouble, *linearised]
         said = " ".join(elsewhere)
         # What a sampler that begins at a mode may not have reached is missing in its evidence, too.
         wrong = [*elsewhere, *(reason for reason in wrong if reason and reason not in said)]

@@ -31,6 +31,8 @@ MOST, FEWEST = 512, 16
 #: Filter steps of one evaluation from which on gradients are computed in lanes. To compile them takes 2.5 s of processor time
 #: more than for one point (a Duffing oscillator), and saves 2.3 ms for each of 1000 or more gradients at 800 steps.
 IN_LANES = 500
+#: Gradients of fewer steps, each by itself, after which others are computed in lanes: they have taken as long as compiling.
+SINGLE = 1500
 
 #: Functions by their names, in words.
 WORDS = {
@@ -63,6 +65,7 @@ class PosteriorFunctions:
         check_continuous(model, "a mode has a gradient in continuous ones only")
         self.model, self.coordinates = model, Coordinates(model)
         self.views = loose_filters(model)
+        self._single = 0  # gradients computed each by itself
         self._kept = kept(model, self.coordinates.point)
 
     @property
@@ -81,13 +84,16 @@ class PosteriorFunctions:
 
     def descent_function(self, added: list[np.ndarray] | None = None) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Negative log posterior (B,) and its gradient (B, d), of filters that are loosened by a diffusion for each chain."""
-        lanes = self.work() > IN_LANES
-        name, build = ("gradients", self._compiled_gradients) if lanes else ("gradient", self._compiled_gradient)
-        function = self._once(name, build)
+        long = self.work() > IN_LANES
         more = [np.zeros(len(view.system.chain_states)) for view in self.views] if added is None else added
+        self._gradient_function(long)
 
         def evaluate(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             values, gradients = [], []
+            # By the count of this search, whatever has been compiled before: rounding differs, and a seed gives one result.
+            lanes = long or self._single >= SINGLE
+            self._single += 0 if lanes else len(points)
+            function = self._gradient_function(lanes)
             for part in self._parts(points) if lanes else points[:, None]:
                 value, gradient = _one_by_one(lambda rows: function(rows, *more), part)
                 values.append(-value)
@@ -98,6 +104,10 @@ class PosteriorFunctions:
             return value, gradient
 
         return evaluate
+
+    def _gradient_function(self, lanes: bool) -> Any:
+        name, build = ("gradients", self._compiled_gradients) if lanes else ("gradient", self._compiled_gradient)
+        return self._once(name, build)
 
     def diffusions(self, points: np.ndarray) -> list[np.ndarray]:
         """What the equations alone say of the diffusion (B, chains) of each of ``views`` at points.

@@ -50,9 +50,7 @@ CHOICE = {"idata": ("posterior",), "var_names": ("variable",)}
 FREE = {"x0": START, "substeps": 1}
 ENTRIES: dict[str, Entry] = {
     "smooth": Entry(quiet(sid.smooth), SOURCE | {"progressbar": False}, sound, names=NAMES),
-    "sample_states": Entry(
-        quiet(sid.sample_states), SOURCE | {"random_seed": 1, "progressbar": False}, sound, names=NAMES
-    ),
+    "sample_states": Entry(quiet(sid.sample_states), SOURCE | {"random_seed": 1, "progressbar": False}, sound, names=NAMES),
     "innovations": Entry(sid.innovations, SOURCE, sound, names=NAMES),
     "predict": Entry(
         quiet(sid.predict),

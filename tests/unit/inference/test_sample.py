@@ -634,6 +634,21 @@ def test_slow_chains_between_a_narrow_mode_and_far_tails_give_way_to_sequential_
     assert idata.attrs["method"] == "ibis" and (right or not idata.attrs["trusted"])
 
 
+@pytest.mark.parametrize(
+    ("method", "converged", "doubted"), [("ibis", False, False), ("independent", False, True), ("ibis", True, True)]
+)
+def test_searches_that_end_at_no_maximum_are_no_reason_against_sequential_draws(
+    method: module.Method, converged: bool, doubted: bool
+) -> None:
+    run = module._Run(line(), 100, 100, 2, 1, 1, False)
+    run.prepare()
+    assert run.mode is not None
+    run.mode, run.agreed = replace(run.mode, converged=converged), (1, 64)
+    filtered = module._Run(decay(), 100, 100, 2, 1, 1, False)
+    filtered.mode, filtered.agreed = run.mode, run.agreed
+    assert ("Only 1 of 64 searches" in filtered._missed(xr.DataTree(), method)) == doubted
+
+
 @pytest.mark.slow
 def test_the_scale_of_a_hierarchy_that_may_be_zero_is_no_missed_mode() -> None:
     """The density rises without end as the scale goes to zero; each search stops at a place of its own. Exact by quadrature."""
