@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from scipy.stats import norm
 
 from pm_sysid.pem.filters import KalmanFilter, Motion
 from pm_sysid.pem.objective import LARGEST, LogLikelihood, Objective
@@ -21,6 +22,10 @@ from pm_sysid.symbolic.system import System, expressions
 SEEN, MOVED, GAIN = 6.0, 0.5, 10.0
 #: The same for a term that the record may show.
 PERHAPS, COUNTS, LITTLE = 3.5, 3.0, 6.0
+#: The same for one with which the answer would be another one altogether: a dry friction that a damping has taken the work of.
+#: The chance of so many errors is that of each rate of change in which there may be such a term: one in forty right fits is told
+#: of one, and has larger errors for that.
+SUSPECTED, OTHERWISE, LEAST = 2.6, 6.0, 3.5
 #: Where squared errors of sums of what is left are more times as large as those of white noise, these must be more, too.
 COLOURED = 2.0
 #: A term that makes a record as likely as the best one does, but for this factor's logarithm, is named beside it.
@@ -140,20 +145,21 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     up, down = moved.innovations(np.diag(small)), moved.innovations(np.diag(-small))
     by_term = (down - up) / (2 * small[:, None])
 
+    suspected = float(norm.isf(norm.sf(SUSPECTED) / len(rates)))
     found, gains = list[tuple[Candidate, OneMore, bool]](), np.zeros(len(terms))
     for candidate in [*_each(terms, size), *_differences(terms, size)]:
         if candidate.bent(terms) and not _bends(terms[candidate.rows[0]], known, size):
             continue
         with np.errstate(invalid="ignore"):
             direction = candidate.factors @ by_term[candidate.rows]
-        seen = directions.along(direction, PERHAPS) if np.isfinite(direction).all() and direction.any() else None
+        seen = directions.along(direction, suspected) if np.isfinite(direction).all() and direction.any() else None
         if seen is None:
             continue
         if len(candidate.rows) == 1:
             gains[candidate.rows] = seen.gain
         elif seen.gain < gains[candidate.rows].max() + AS_LIKELY:  # two terms say no more than one by itself
             continue
-        if (sure := _shown(seen)) is not None:
+        if (sure := _shown(seen, suspected)) is not None:
             found.append((candidate, seen, sure))
     # An input that is missing altogether is nearly one that is bent at its largest values.
     alone = {own.acts(terms): seen.gain for own, seen, _ in found if len(own.rows) == 1 and not own.bent(terms)}
@@ -183,13 +189,18 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     return Missing(f"a term ({factors}) {chosen.words}{also} in the rate of change of {state}", best, sure, step)
 
 
-def _shown(seen: OneMore) -> bool | None:
-    """Whether a record shows a term beyond doubt; None where it shows none that counts."""
+def _shown(seen: OneMore, suspected: float) -> bool | None:
+    """Whether a record shows a term beyond doubt; None where it shows none that counts.
+
+    ``suspected`` are the errors that are enough where the term would change the answer.
+    """
     # What a term leaves is white where it is the one that the model lacks.
     shown = abs(seen.size) / max(seen.error * max(1.0, seen.correlated / COLOURED), 1e-300)
     if shown > SEEN and seen.gain > GAIN and seen.moved > MOVED:
         return True
-    return False if shown > PERHAPS and seen.gain > LITTLE and seen.moved > COUNTS else None
+    if shown > PERHAPS and seen.gain > LITTLE and seen.moved > COUNTS:
+        return False
+    return False if shown > suspected and seen.gain > LEAST and seen.moved > OTHERWISE else None
 
 
 def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Collection[int], states: int) -> Iterator[Term]:

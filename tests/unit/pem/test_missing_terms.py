@@ -103,10 +103,29 @@ def test_a_term_beside_one_that_the_model_has() -> None:
     assert fit(whole, data).success
 
 
-@pytest.mark.parametrize("options", [{}, {"noise": 0.2}, {"ar": 0.7}, {"ar": 0.95, "noise": 0.1}])
+@pytest.mark.parametrize("options", [{"ar": 0.7}, {"ar": 0.95, "noise": 0.1}])
 def test_nothing_is_said_where_no_term_is_missing(options: dict[str, float]) -> None:
     for seed in range(4):
         assert "which the model lacks" not in fit(oscillator("z^3"), record(seed, -0.1, "z^3", **options)).message
+
+
+@pytest.mark.parametrize("options", [{}, {"noise": 0.2}])
+def test_few_right_fits_are_told_of_a_term_and_none_is_doubted(options: dict[str, float]) -> None:
+    """A friction or a cube of the speed may have taken the place of a part of the damping: one in forty is told so by chance."""
+    fits = [fit(oscillator("z^3"), record(seed, -0.1, "z^3", **options)) for seed in range(20)]
+    assert all(f.success and "The record shows" not in f.message for f in fits)
+    assert sum("The record may show" in f.message for f in fits) <= 2
+
+
+@pytest.mark.slow
+def test_a_friction_that_a_damping_has_taken_the_work_of_is_told_though_innovations_are_white() -> None:
+    """Friction of 5 % of the force in noise of 10 %: 7 of these fits were a success without a word, 10 to 16 errors off."""
+    wrong = 0
+    for seed in range(30):
+        found = fit(oscillator(), record(seed, -0.1, noise=0.1))
+        off = abs(found.p["c"] - SPRING["c"]) / found.stderr["c"] > 3.5
+        wrong += off and found.success and "which the model lacks" not in found.message
+    assert wrong <= 3
 
 
 def test_a_record_at_rest_has_no_terms() -> None:
