@@ -23,8 +23,8 @@ SEEN, MOVED, GAIN = 6.0, 0.5, 10.0
 #: The same for a term that the record may show.
 PERHAPS, COUNTS, LITTLE = 3.5, 3.0, 6.0
 #: The same for one with which the answer would be another one altogether: a dry friction that a damping has taken the work of.
-#: The chance of so many errors is that of each rate of change in which there may be such a term: one in forty right fits is told
-#: of one, and has larger errors for that.
+#: So many errors are of one rate of change; of several, those with the same chance of any. One in forty right fits is told of
+#: such a term, and has larger errors for that.
 SUSPECTED, OTHERWISE, LEAST = 2.6, 6.0, 3.5
 #: Where squared errors of sums of what is left are more times as large as those of white noise, these must be more, too.
 COLOURED = 2.0

@@ -111,7 +111,7 @@ def test_nothing_is_said_where_no_term_is_missing(options: dict[str, float]) -> 
 
 @pytest.mark.parametrize("options", [{}, {"noise": 0.2}])
 def test_few_right_fits_are_told_of_a_term_and_none_is_doubted(options: dict[str, float]) -> None:
-    """A friction or a cube of the speed may have taken the place of a part of the damping: one in forty is told so by chance."""
+    """A friction or a cube of the speed may have taken the place of a part of the damping: one in forty is told so."""
     fits = [fit(oscillator("z^3"), record(seed, -0.1, "z^3", **options)) for seed in range(20)]
     assert all(f.success and "The record shows" not in f.message for f in fits)
     assert sum("The record may show" in f.message for f in fits) <= 2
