@@ -1,11 +1,13 @@
-"""How many threads a batch of particles runs on, and work of many parts on as many."""
+"""How many threads a batch of particles runs on, work of many parts on as many, and linear algebra on one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from contextvars import Context, copy_context
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -118,3 +120,20 @@ def in_threads[Part, Result](work: Callable[[Part], Result], parts: Iterable[Par
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return results
+
+
+def linear_algebra_on_one_thread() -> AbstractContextManager[Any]:
+    """Within this context NumPy and SciPy multiply matrices on one thread.
+
+    Of small ones several threads gain little, and wait for each other four times as long where other work keeps a core busy.
+    """
+    limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
+    return limited
+
+
+@cache
+def _libraries() -> Any:
+    import scipy.linalg  # noqa: F401  (it brings a library of its own, beside NumPy's)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -10,6 +10,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from pm_sysid.recurrence.threads import linear_algebra_on_one_thread
+
 #: Numbers of components that are tried, up to the most that are asked for; beyond the usual most, while each more has gained.
 NUMBERS, USUAL, MOST = (2, 3, 4, 6, 8, 12, 16, 24, 32), 8, 32
 #: Share of the global component, whose tails reach where no other component does.
@@ -83,7 +85,21 @@ class Mixture(NamedTuple):
         A thin sheet that is curved takes more than eight: with ``most`` up to 32 twelve, sixteen and so on are tried for as
         long as each more gains.
         """
-        x, weights = distinct(x, weights)
+        with linear_algebra_on_one_thread():
+            return cls._fitted(*distinct(x, weights), freedom, rng, fewest, corrected, most)
+
+    @classmethod
+    def _fitted(
+        cls,
+        x: np.ndarray,
+        weights: np.ndarray,
+        freedom: float,
+        rng: np.random.Generator,
+        fewest: float,
+        corrected: bool,
+        most: int,
+    ) -> Mixture:
+        """Fit to particles (N, d) that differ."""
         mean, root = moments(x, weights)
         d, size = x.shape[1], 1.0 / np.sum(weights**2)
         z = scipy.linalg.solve_triangular(root, (x - mean).T, lower=True).T
@@ -165,11 +181,12 @@ class Mixture(NamedTuple):
         constant = -0.5 * d * np.log(2 * np.pi)
         if np.isfinite(nu):
             constant = scipy.special.gammaln((nu + d) / 2) - scipy.special.gammaln(nu / 2) - 0.5 * d * np.log(nu * np.pi)
-        for part, mean, root in zip(parts, self.means, self.roots, strict=True):
-            inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
-            squares = np.sum((inverse @ (columns - mean[:, None])) ** 2, axis=0)
-            bend = 0.5 * (nu + d) * np.log1p(squares / nu) if np.isfinite(nu) else 0.5 * squares
-            part[:] = constant - np.log(np.diag(root)).sum() - bend
+        with linear_algebra_on_one_thread():
+            for part, mean, root in zip(parts, self.means, self.roots, strict=True):
+                inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
+                squares = np.sum((inverse @ (columns - mean[:, None])) ** 2, axis=0)
+                bend = 0.5 * (nu + d) * np.log1p(squares / nu) if np.isfinite(nu) else 0.5 * squares
+                part[:] = constant - np.log(np.diag(root)).sum() - bend
         return parts
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 import pm_sysid as sid
-from pm_sysid.recurrence.threads import in_threads
+from pm_sysid.recurrence.threads import in_threads, linear_algebra_on_one_thread
 
 
 @pytest.fixture(params=[1, 3])
@@ -64,3 +65,18 @@ def test_an_interruption_while_results_are_awaited_ends_the_work(threads: int) -
     with pytest.raises(KeyboardInterrupt):
         in_threads(lambda part: (begun.append(part), time.sleep(0.01)), range(200), interrupted)
     assert len(done) == 3 and len(begun) < 20
+
+
+def test_linear_algebra_is_on_one_thread_within_the_context_and_as_before_after_it() -> None:
+    def threads() -> list[int]:
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    with linear_algebra_on_one_thread():  # the first time, libraries are loaded
+        pass
+    before = threads()
+    with linear_algebra_on_one_thread():
+        assert threads() and set(threads()) == {1}
+        with linear_algebra_on_one_thread():
+            pass
+        assert set(threads()) == {1}
+    assert threads() == before
