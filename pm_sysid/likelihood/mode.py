@@ -375,6 +375,7 @@ class Hunt:
 
     def __init__(self, functions: PosteriorFunctions, first: np.ndarray, whose: str, say: Callable[[str], None]) -> None:
         self.functions, self.first, self.whose, self.say = functions, first, whose, say
+        functions.begin()
         self.tracked: Tracked | None = None
         self.peaks: list[Peak] = []
         self.searches = self.drawn = 0

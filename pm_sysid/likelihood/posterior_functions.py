@@ -68,6 +68,10 @@ class PosteriorFunctions:
         self._single = 0  # gradients computed each by itself
         self._kept = kept(model, self.coordinates.point)
 
+    def begin(self) -> None:
+        """Begin a search as any other: its result must not depend on how many there were before."""
+        self._single = 0
+
     @property
     def first(self) -> np.ndarray:
         """The model's initial point (d,)."""

@@ -10,6 +10,7 @@ import pytest
 
 import pm_sysid as sid
 from pm_sysid.likelihood import posterior_functions as module
+from pm_sysid.likelihood.mode import Hunt
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 
 DECAY = sid.System(
@@ -59,3 +60,8 @@ def test_many_gradients_of_a_short_record_are_computed_in_lanes_after_the_first_
     one_more = PosteriorFunctions(model).descent_function()(points)
     assert built == ["_compiled_gradient", "_compiled_gradients"]
     assert all(np.array_equal(a, b) for a, b in zip(one_more, early, strict=True))
+    functions.begin()
+    assert all(np.array_equal(a, b) for a, b in zip(functions.descent_function()(points), early, strict=True))
+    functions.descent_function()(points)
+    Hunt(functions, functions.first, "here", lambda text: None)  # as each data set of a calibration has one
+    assert all(np.array_equal(a, b) for a, b in zip(functions.descent_function()(points), early, strict=True))
