@@ -599,20 +599,19 @@ class _Run:
         led, searches = self.agreed
         if searches <= LONELY or led > FEW_AGREE * searches:
             return ""
+        remedy = "Give narrower priors, a shorter record first, or more searches (find_mode(starts=..., prior_draws=...))."
+        mode = self.mode
         # Where searches end at no maximum (the density has edges, or is rough), each ends at a place of its own, and how many
         # agree says nothing. A sequential run begins at the prior, and looks for modes that it has missed.
-        if method == "ibis" and (self.mode is None or not self.mode.converged):
-            return ""
-        remedy = "Give narrower priors, a shorter record first, or more searches (find_mode(starts=..., prior_draws=...))."
-        if led == 0:
+        apart = method == "ibis" and (mode is None or not mode.converged)
+        if led == 0 and not apart:
             return (
                 f"None of {searches} searches led to the best mode, which a draw has found: there may be a better one. {remedy}"
             )
         # Where a density rises without end (the scale of a hierarchy goes to zero), each search stops at a place of its own.
         # The likelihood of a filter may be so rough that a search stops before its maximum, and another mode is possible.
-        mode = self.mode
         endless = mode is not None and not mode.converged and (mode.endless or not filter_names(self.model))
-        if led == 1 and not endless:
+        if led == 1 and not endless and not apart:
             return f"Only {led} of {searches} searches led to the best mode: there may be a better one. {remedy}"
         for name in filter_names(self.model):
             if output := coloured_output(idata, name, self.model):

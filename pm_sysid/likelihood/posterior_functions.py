@@ -28,10 +28,10 @@ from pm_sysid.recurrence.functions import compiled, together
 BATCH = 4_000_000
 #: Points in one batch at most, and at least.
 MOST, FEWEST = 512, 16
-#: Filter steps of one evaluation from which on gradients are computed in lanes. To compile them takes 2.5 s of processor time
+#: Steps of one evaluation from which on all gradients are computed in lanes. To compile them takes 2.5 s of processor time
 #: more than for one point (a Duffing oscillator), and saves 2.3 ms for each of 1000 or more gradients at 800 steps.
 IN_LANES = 500
-#: Gradients of fewer steps, each by itself, after which others are computed in lanes: they have taken as long as compiling.
+#: Of fewer steps, a search computes this many gradients one by one, which takes as long as compiling, and others in lanes.
 SINGLE = 1500
 
 #: Functions by their names, in words.

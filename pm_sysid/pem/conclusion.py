@@ -15,7 +15,7 @@ from pm_sysid.pem.disturbed import gain_by_process_noise
 from pm_sysid.pem.far_errors import ROUGH, roughness, too_small
 from pm_sysid.pem.left_over import SHORTER, LeftOver, efficient, left_over
 from pm_sysid.pem.linearisation import linearisation_shift
-from pm_sysid.pem.missing_terms import AS_LIKELY, missing_term
+from pm_sysid.pem.missing_terms import AS_LIKELY, LEAST, Shown, missing_term
 from pm_sysid.pem.objective import LogLikelihood, Objective, SquaredErrors
 from pm_sysid.pem.one_more import Directions, OneMore
 from pm_sysid.pem.optima import Found
@@ -607,12 +607,13 @@ class Conclusion:
         remedy = "Add it to the dynamics, with a parameter as factor; or leave to process noise (Q=...) what has no name."
         # Where innovations are not white, one that leaves white ones is what the model lacks; others may be a part of that.
         wrong = missing.sure and missing.seen.moved > WRONG and (not rest.coloured or directions.white(missing.seen.left))
-        return self._lacking(missing.words, missing.seen, missing.sure, wrong, remedy)._replace(step=missing.step)
+        likely = LEAST if missing.shown is Shown.SUSPECTED else LIKELY
+        return self._lacking(missing.words, missing.seen, missing.sure, wrong, remedy, likely)._replace(step=missing.step)
 
-    def _lacking(self, what: str, seen: OneMore, sure: bool, wrong: bool, remedy: str) -> Lacking:
+    def _lacking(self, what: str, seen: OneMore, sure: bool, wrong: bool, remedy: str, likely: float = LIKELY) -> Lacking:
         """What the record shows, or may show."""
         # Likelihoods of correlated innovations differ by too much.
-        counts = sure or seen.gain > LIKELY * seen.correlated
+        counts = sure or seen.gain > likely * seen.correlated
         return Lacking(seen.gain, self._shown(what, seen, sure), remedy, wrong, seen.step, counts)
 
     def _shown(self, what: str, seen: OneMore, sure: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import IntEnum
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -79,16 +80,29 @@ class Term(NamedTuple):
         return float(np.prod([size[j] ** power for j, power in self.powers.items()]))
 
 
+class Shown(IntEnum):
+    """How clearly a record shows a term."""
+
+    SUSPECTED = 0
+    PERHAPS = 1
+    SURE = 2
+
+
 class Missing(NamedTuple):
     """A term that the record shows, in words, with its factor; and the unknown that stands for that.
 
-    ``step`` (k,) is the most that the unknowns would move by with any of the terms that it may show.
+    ``step`` (k,) is the most that the unknowns would move by with any of the terms that it shows as clearly.
     """
 
     words: str
     seen: OneMore
-    sure: bool
+    shown: Shown
     step: np.ndarray
+
+    @property
+    def sure(self) -> bool:
+        """Whether the record shows it beyond doubt."""
+        return self.shown is Shown.SURE
 
 
 def missing_term(target: Objective, x: np.ndarray, directions: Directions, walking: int = 0) -> Missing | None:
@@ -146,7 +160,7 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     by_term = (down - up) / (2 * small[:, None])
 
     suspected = float(norm.isf(norm.sf(SUSPECTED) / len(rates)))
-    found, gains = list[tuple[Candidate, OneMore, bool]](), np.zeros(len(terms))
+    found, gains = list[tuple[Candidate, OneMore, Shown]](), np.zeros(len(terms))
     for candidate in [*_each(terms, size), *_differences(terms, size)]:
         if candidate.bent(terms) and not _bends(terms[candidate.rows[0]], known, size):
             continue
@@ -159,15 +173,15 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
             gains[candidate.rows] = seen.gain
         elif seen.gain < gains[candidate.rows].max() + AS_LIKELY:  # two terms say no more than one by itself
             continue
-        if (sure := _shown(seen, suspected)) is not None:
-            found.append((candidate, seen, sure))
+        if (shown := _shown(seen, suspected)) is not None:
+            found.append((candidate, seen, shown))
     # An input that is missing altogether is nearly one that is bent at its largest values.
     alone = {own.acts(terms): seen.gain for own, seen, _ in found if len(own.rows) == 1 and not own.bent(terms)}
     found = [f for f in found if not (f[0].bent(terms) and f[1].gain < alone.get(f[0].acts(terms), -np.inf) + AS_LIKELY)]
-    found.sort(key=lambda each: (each[2], each[1].gain), reverse=True)
+    found.sort(key=lambda each: (each[2] is Shown.SURE, each[1].gain), reverse=True)
     if not found:
         return None
-    chosen, best, sure = found[0]
+    chosen, best, shown = found[0]
     factor = np.zeros((1, len(terms)))
     factor[0, chosen.rows] = best.size * chosen.factors
     squares = float(directions.e @ directions.e)
@@ -185,22 +199,23 @@ def missing_term(target: Objective, x: np.ndarray, directions: Directions, walki
     kinds.pop(chosen.kind(terms))
     also = f" (or one with {' or '.join(reversed(kinds.values()))})" if kinds else ""
     factors, state = f"{best.size:.3g} ± {best.error:.1g}", system.states[terms[chosen.rows[0]].state]
-    step = np.max([np.abs(seen.step) for _, seen, _ in found], axis=0)
-    return Missing(f"a term ({factors}) {chosen.words}{also} in the rate of change of {state}", best, sure, step)
+    least = min(shown, Shown.PERHAPS)
+    step = np.max([np.abs(seen.step) for _, seen, clearly in found if clearly >= least], axis=0)
+    return Missing(f"a term ({factors}) {chosen.words}{also} in the rate of change of {state}", best, shown, step)
 
 
-def _shown(seen: OneMore, suspected: float) -> bool | None:
-    """Whether a record shows a term beyond doubt; None where it shows none that counts.
+def _shown(seen: OneMore, suspected: float) -> Shown | None:
+    """How clearly a record shows a term; None where it shows none that counts.
 
     ``suspected`` are the errors that are enough where the term would change the answer.
     """
     # What a term leaves is white where it is the one that the model lacks.
     shown = abs(seen.size) / max(seen.error * max(1.0, seen.correlated / COLOURED), 1e-300)
     if shown > SEEN and seen.gain > GAIN and seen.moved > MOVED:
-        return True
+        return Shown.SURE
     if shown > PERHAPS and seen.gain > LITTLE and seen.moved > COUNTS:
-        return False
-    return False if shown > suspected and seen.gain > LEAST and seen.moved > OTHERWISE else None
+        return Shown.PERHAPS
+    return Shown.SUSPECTED if shown > suspected and seen.gain > LEAST and seen.moved > OTHERWISE else None
 
 
 def _terms(state: int, names: Sequence[str], moving: Sequence[int], signed: Collection[int], states: int) -> Iterator[Term]:

@@ -366,7 +366,8 @@ def _inferred(source: Source, draws: int) -> list[tuple[TimeSeries, xr.Dataset]]
     """Records, and outputs, states and processes (draw, time) that are drawn given all of each record."""
     chains, per_chain = source.posterior.sizes["chain"], source.posterior.sizes["draw"]
     count = min(per_chain, max(1, round(draws / chains)))
-    paths = sample_states(source.posterior, model=source.model, name=source.view.name, draws=count, random_seed=0)
+    of: dict[str, Any] = {"model": source.model, "name": source.view.name, "draws": count}
+    paths = sample_states(source.posterior, **of, random_seed=0, progressbar=False)
     pairs = []
     for r, record in enumerate(source.view.records()):
         here = paths if source.view.n_records == 1 else paths.isel(time=np.flatnonzero(paths["record"] == r))

@@ -48,7 +48,8 @@ def smooth(
     draws : int, optional
         Use this many draws of each chain, evenly spaced. Default: all.
     progressbar : bool, default True
-        Show how many draws are done. They run on as many threads as :func:`set_threads` says.
+        Show how many draws are done. They run on as many threads as :func:`set_threads` says, but for paths of particles (see
+        :func:`sample_states`), which have no bar.
 
     Returns
     -------

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def thread_count() -> Any:
 
 
 def set_threads(threads: int | None = None) -> int:
-    """Set how many threads a batch of particles runs on.
+    """Set how many threads a batch of particles runs on, and the draws of :func:`smooth` and :func:`sample_states`.
 
     Parameters
     ----------
@@ -96,10 +97,11 @@ def in_threads[Part, Result](work: Callable[[Part], Result], parts: Iterable[Par
 
     It pays where most of the work is machine code that leaves the interpreter to others meanwhile. NumPy's settings for errors
     are those of the caller. ``done`` is called for each part that is finished, in the caller's thread. After an error, or an
-    interruption, no further part is begun.
+    interruption, only what has been begun is finished.
     """
-    threads = int(thread_count().get_value())
-    if threads == 1:
+    parts = list(parts)
+    threads = min(int(thread_count().get_value()), len(parts), _cores())
+    if threads <= 1:
         found = list[Result]()
         for part in parts:
             found.append(work(part))
@@ -110,25 +112,40 @@ def in_threads[Part, Result](work: Callable[[Part], Result], parts: Iterable[Par
         return context.run(work, part)
 
     with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(within, copy_context(), part) for part in parts]
         try:
-            results = []
-            for future in running:
-                results.append(future.result())
+            running = [pool.submit(within, copy_context(), part) for part in parts]
+            for finished in as_completed(running):
+                finished.result()  # or its error
                 done()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return results
+    return [future.result() for future in running]
 
 
-def linear_algebra_on_one_thread() -> AbstractContextManager[Any]:
+#: Those who want one thread of linear algebra at this moment: how many, and what puts back the number of before.
+_ONE: dict[str, Any] = {"holders": 0, "before": None}
+_CHANGING = Lock()
+
+
+@contextmanager
+def linear_algebra_on_one_thread() -> Iterator[None]:
     """Within this context NumPy and SciPy multiply matrices on one thread.
 
     Of small ones several threads gain little, and wait for each other four times as long where other work keeps a core busy.
+    The number is one of the whole process: the last of those who are within the context at a time puts it back.
     """
-    limited: AbstractContextManager[Any] = _libraries().limit(limits=1, user_api="blas")
-    return limited
+    with _CHANGING:
+        _ONE["holders"] += 1
+        if _ONE["holders"] == 1:
+            _ONE["before"] = _libraries().limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with _CHANGING:
+            _ONE["holders"] -= 1
+            if _ONE["holders"] == 0:
+                _ONE["before"].restore_original_limits()
 
 
 @cache

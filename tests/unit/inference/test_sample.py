@@ -638,7 +638,7 @@ def test_slow_chains_between_a_narrow_mode_and_far_tails_give_way_to_sequential_
     ("method", "converged", "doubted"), [("ibis", False, False), ("independent", False, True), ("ibis", True, True)]
 )
 def test_searches_that_end_at_no_maximum_are_no_reason_against_sequential_draws(
-    method: module.Method, converged: bool, doubted: bool
+    method: module.Method, converged: bool, doubted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = module._Run(line(), 100, 100, 2, 1, 1, False)
     run.prepare()
@@ -646,7 +646,13 @@ def test_searches_that_end_at_no_maximum_are_no_reason_against_sequential_draws(
     run.mode, run.agreed = replace(run.mode, converged=converged), (1, 64)
     filtered = module._Run(decay(), 100, 100, 2, 1, 1, False)
     filtered.mode, filtered.agreed = run.mode, run.agreed
+    monkeypatch.setattr(module, "coloured_output", lambda idata, name, model: "")
     assert ("Only 1 of 64 searches" in filtered._missed(xr.DataTree(), method)) == doubted
+    filtered.agreed = 0, 64
+    assert ("None of 64 searches" in filtered._missed(xr.DataTree(), method)) == doubted
+    # A needle that no search has come near leaves innovations that are not white.
+    monkeypatch.setattr(module, "coloured_output", lambda idata, name, model: "y")
+    assert filtered._missed(xr.DataTree(), method)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -54,6 +56,30 @@ def test_after_an_error_no_further_part_is_begun(threads: int, error: type[BaseE
     assert len(begun) < 20
 
 
+def test_an_error_is_heard_while_another_part_takes_long(threads: int) -> None:
+    begun = []
+
+    def work(part: int) -> None:
+        begun.append(part)
+        time.sleep(0.3 if part == 0 else 0.01)
+        if part == 1:
+            raise ValueError
+
+    with pytest.raises(ValueError):
+        in_threads(work, range(200), lambda: None)
+    assert len(begun) < 20
+
+
+def test_no_parts_are_no_results_and_more_threads_than_parts_or_cores_are_not_made() -> None:
+    before, at_once = sid.set_threads(10_000), set[str]()
+    try:
+        assert in_threads(lambda part: part, [], lambda: None) == []
+        in_threads(lambda part: (at_once.add(threading.current_thread().name), time.sleep(0.001)), range(50), lambda: None)
+    finally:
+        sid.set_threads(before)
+    assert 1 <= len(at_once) <= (os.cpu_count() or 1)
+
+
 def test_an_interruption_while_results_are_awaited_ends_the_work(threads: int) -> None:
     begun, done = [], []
 
@@ -80,3 +106,20 @@ def test_linear_algebra_is_on_one_thread_within_the_context_and_as_before_after_
             pass
         assert set(threads()) == {1}
     assert threads() == before
+    # Two threads that are within it at once, the first of which leaves it first.
+    first, second, in_both = threading.Event(), threading.Event(), list[int]()
+
+    def hold(mine: threading.Event) -> None:
+        with linear_algebra_on_one_thread():
+            mine.wait(5)
+
+    workers = [threading.Thread(target=hold, args=(event,)) for event in (first, second)]
+    for worker in workers:
+        worker.start()
+    time.sleep(0.05)
+    first.set()
+    workers[0].join()
+    in_both += threads()
+    second.set()
+    workers[1].join()
+    assert set(in_both) == {1} and threads() == before
