@@ -22,7 +22,7 @@ from pm_sysid.likelihood.filter_view import filter_names, value_of
 from pm_sysid.likelihood.kept import kept
 from pm_sysid.likelihood.tempering import calibrated_diffusions, loose_filters, tempered_logp
 from pm_sysid.progress import Announced, compiling
-from pm_sysid.recurrence.functions import compiled, together
+from pm_sysid.recurrence.functions import compiled, on_whole_arrays, together
 
 #: Most observed numbers times points in one batch.
 BATCH = 4_000_000
@@ -33,6 +33,8 @@ MOST, FEWEST = 512, 16
 IN_LANES = 500
 #: Of fewer steps, a search computes this many gradients one by one, which takes as long as compiling, and others in lanes.
 SINGLE = 1500
+#: Where it is kept whether NumPy computes a gradient. By numba one takes microseconds, and lanes half a minute to compile.
+BY_NUMPY = "gradient by NumPy"
 
 #: Functions by their names, in words.
 WORDS = {
@@ -95,7 +97,7 @@ class PosteriorFunctions:
         def evaluate(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             values, gradients = [], []
             # By the count of this search, whatever has been compiled before: rounding differs, and a seed gives one result.
-            lanes = long or self._single >= SINGLE
+            lanes = long or (self._single >= SINGLE and self._kept[BY_NUMPY])
             self._single += 0 if lanes else len(points)
             function = self._gradient_function(lanes)
             for part in self._parts(points) if lanes else points[:, None]:
@@ -180,6 +182,7 @@ class PosteriorFunctions:
         graph, added = self._tempered()
         (value,), point = join_nonshared_inputs(self.coordinates.point, [graph], self.model.value_vars)
         gradient = pytensor.grad(value, point, disconnected_inputs="ignore")
+        self._kept[BY_NUMPY] = on_whole_arrays([point, *added], [value, gradient])
         function = Announced(WORDS["gradient"], compiled([point, *added], [value, gradient], trust_input=True))
 
         def row(points: np.ndarray, *more: np.ndarray) -> list[np.ndarray]:

@@ -65,3 +65,13 @@ def test_many_gradients_of_a_short_record_are_computed_in_lanes_after_the_first_
     functions.descent_function()(points)
     Hunt(functions, functions.first, "here", lambda text: None)  # as each data set of a calibration has one
     assert all(np.array_equal(a, b) for a, b in zip(functions.descent_function()(points), early, strict=True))
+
+
+def test_gradients_that_numba_computes_stay_one_by_one(model: pm.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes microseconds, and to compile lanes by numba takes half a minute."""
+    monkeypatch.setattr(module, "SINGLE", 2)
+    monkeypatch.setattr(module, "on_whole_arrays", lambda inputs, outputs: False)
+    monkeypatch.setattr(PosteriorFunctions, "_compiled_gradients", lambda self: pytest.fail("compiled in lanes"))
+    gradients, points = PosteriorFunctions(model).descent_function(), np.array([[0.3, -2.0]] * 3)
+    first, second = gradients(points), gradients(points)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
