@@ -3,6 +3,7 @@
 from pm_sysid import datasets as datasets
 from pm_sysid import models as models
 from pm_sysid.datasets import score as score
+from pm_sysid.inference.mode_check import check_modes as check_modes
 from pm_sysid.inference.sample import sample as sample
 from pm_sysid.inference.sample_ibis import extend as extend
 from pm_sysid.inference.sample_ibis import sample_ibis as sample_ibis

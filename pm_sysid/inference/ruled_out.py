@@ -24,10 +24,14 @@ SETTLED = 0.1
 
 
 class Lacking(NamedTuple):
-    """Share of the posterior in modes that draws do not hold: by finer steps, and by those that the draws were made with."""
+    """Share of the posterior in modes that draws do not hold: by finer steps, and by those that the draws were made with.
+
+    ``modes`` (n, d) is where these are.
+    """
 
     finer: float
     present: float
+    modes: np.ndarray
 
     @property
     def ruled_out(self) -> float:
@@ -48,33 +52,24 @@ def allow_for_integration(idata: xr.DataTree, model: pm.Model) -> str:
 def short_far_from_draws(draws: xr.DataTree, model: pm.Model, take: bool = False) -> tuple[str, bool]:
     """What finer steps find far from the draws of a sequential run, in words; and whether filters have taken such steps.
 
-    Steps that do for the draws may rule out other modes: an alias of an oscillation needs steps for its own frequency.
-    Searches from draws of the prior therefore look once more for modes that the draws do not hold, with twice the steps, and
-    where these find some, with more, until what is ruled out stays the same. With ``take`` filters that choose their steps
-    take those, and nothing is said against them, since the draws have to be made again; else all keep theirs.
+    With ``take`` filters that choose their steps take what is needed, and nothing is said against them, since the draws have
+    to be made again; else all keep theirs.
     """
-    finer = twice(model)
-    if not finer:
+    if not twice(model):
         return "", False
-    before = put_steps(finer, model)
-    taken = dict[str, StepChoice]()
+    x, log_weights = weighted_particles(draws, Target(model).coordinates)
+    evaluations = int(PART * stages(draws)["evaluations"].max("stage").sum())
     try:
-        enough, lacking = finer, _lacking(draws, model, before)
-        while lacking.ruled_out and all(2 * c.substeps <= MOST for c in enough.values()):
-            put_steps(following := twice(model), model)
-            again = _lacking(draws, model, before)
-            if again.ruled_out <= (1 + SETTLED) * lacking.ruled_out:
-                break
-            enough, lacking = following, again
-        if lacking.ruled_out and take:
-            fits = {name: c for name, c in enough.items() if c.asked == "auto" and c.substeps <= MOST}
-            taken = {name: replace(c, where="far from the draws") for name, c in fits.items()}
+        lacking, before, enough = with_finer_steps(model, x, log_weights, evaluations)
     except KeyboardInterrupt:  # the draws are there
         return "Whether finer steps allow modes far from the draws was not looked at to the end: interrupted.", False
-    finally:
-        put_steps({**before, **taken}, model)
-    if taken or not lacking.finer:
-        return "", bool(taken)
+    if lacking.ruled_out and take:
+        fits = {name: c for name, c in enough.items() if c.asked == "auto" and c.substeps <= MOST}
+        put_steps({name: replace(c, where="far from the draws") for name, c in fits.items()}, model)
+        if fits:
+            return "", True
+    if not lacking.finer:
+        return "", False
     if not lacking.ruled_out:
         return (
             f"A search has found modes that hold about {100 * lacking.finer:.2g} % of the posterior, and that the draws lack: "
@@ -89,14 +84,47 @@ def short_far_from_draws(draws: xr.DataTree, model: pm.Model, take: bool = False
     )
 
 
-def _lacking(draws: xr.DataTree, model: pm.Model, before: dict[str, StepChoice]) -> Lacking:
+def with_finer_steps(
+    model: pm.Model, x: np.ndarray, log_weights: np.ndarray, evaluations: int
+) -> tuple[Lacking, dict[str, StepChoice], dict[str, StepChoice]]:
+    """What draws lack by finer steps; the steps that filters have, and keep, and those by which nothing more is ruled out.
+
+    Steps that do for the draws may rule out other modes: an alias of an oscillation needs steps for its own frequency.
+    Searches from draws of the prior therefore look once more for modes that the draws do not hold, with twice the steps, and
+    where these find some, with more, until what is ruled out stays the same.
+
+    Parameters
+    ----------
+    model : pm.Model
+        With filters that settle with more equal steps.
+    x, log_weights : arrays, shapes (N, d) and (N,)
+        Draws, and weights that sum to the integral of prior times likelihood.
+    evaluations : int
+        Of which a search may compute a part (see :func:`~pm_sysid.sampling.smc.missed_modes.search`).
+    """
+    enough = twice(model)
+    before = put_steps(enough, model)
+    try:
+        lacking = _lacking(model, x, log_weights, evaluations, before)
+        while lacking.ruled_out and all(2 * c.substeps <= MOST for c in enough.values()):
+            put_steps(following := twice(model), model)
+            again = _lacking(model, x, log_weights, evaluations, before)
+            if again.ruled_out <= (1 + SETTLED) * lacking.ruled_out:
+                break
+            enough, lacking = following, again
+    finally:
+        put_steps(before, model)
+    return lacking, before, enough
+
+
+def _lacking(
+    model: pm.Model, x: np.ndarray, log_weights: np.ndarray, evaluations: int, before: dict[str, StepChoice]
+) -> Lacking:
     """What draws lack by the steps that filters take now, and by those ``before``."""
-    target, statistics = Target(model), stages(draws)
-    evaluations = int(PART * statistics["evaluations"].max("stage").sum())
-    x, log_weights = weighted_particles(draws, target.coordinates)
+    target = Target(model)
     found = search(target, x, log_weights, evaluations, generator_of(x).spawn(1)[0])  # other draws than the run's search had
     if found is None or not found.missed:
-        return Lacking(0.0, 0.0)
+        return Lacking(0.0, 0.0, x[:0])
     rows = np.concatenate([near.x for near in found.missed])
     weights = np.concatenate([near.log_weights for near in found.missed])
     finer = log_posterior(target, rows)
@@ -107,4 +135,4 @@ def _lacking(draws: xr.DataTree, model: pm.Model, before: dict[str, StepChoice])
         put_steps(now, model)
     with np.errstate(invalid="ignore"):
         change = np.exp(np.minimum(scipy.special.logsumexp(weights + present - finer) - scipy.special.logsumexp(weights), 0.0))
-    return Lacking(found.share, found.share * float(change))
+    return Lacking(found.share, found.share * float(change), np.array([near.region.point for near in found.missed]))

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from pm_sysid.compat import silent_draws
 from pm_sysid.idata import labelled, labels, posterior_of
+from pm_sysid.inference.mode_check import check_modes
 from pm_sysid.likelihood.filter_view import FilterView, filter_view
 from pm_sysid.plots.correlation import plot_correlation
 from pm_sysid.plots.fit import plot_fit
@@ -191,6 +192,7 @@ class Study:
         header = ["", "unit", "prior", "94 % of prior", "mean", "sd", "94 % of posterior", "R-hat", "ESS bulk", "ESS tail"]
         blocks: list[Block] = [Table(header, parameter_rows(found, priors, known, self.units), texts=(1, 2)).without_empty()]
         self.verdicts += verdicts.sampling(self.idata, found)
+        self.verdicts += self._elsewhere()
         before = with_prior["prior"].to_dataset() if "prior" in with_prior.children else None
         self.verdicts += verdicts.information(learned(posterior, before, self.names))
         blocks += self._potentials()
@@ -204,6 +206,17 @@ class Study:
         if choices := str(getattr(self.idata, "attrs", {}).get("choices", "")):
             blocks.append(Printed(choices, summary="What sid.sample did"))
         return blocks
+
+    def _elsewhere(self) -> list[Verdict]:
+        """Whether the posterior has modes that the draws lack, unless their sampler has looked for some."""
+        statistics = self.idata.get("sample_stats") if isinstance(self.idata, xr.DataTree) else None
+        if "trusted" in self.idata.attrs or (statistics is not None and "search_evaluations" in statistics.attrs):
+            return []
+        try:
+            check = check_modes(self.idata, model=self.model)
+        except (ValueError, TypeError) as error:  # such as a likelihood that is no series, or a variable that is not continuous
+            return [Verdict("look", f"Whether the posterior has modes that the draws lack is not known: {error}")]
+        return [Verdict(check.level, check.verdict)]
 
     def _prior(self) -> tuple[xr.DataTree, Diagnostics | None]:
         """Posterior and prior as one result; the user's own is left alone."""

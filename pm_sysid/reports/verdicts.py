@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pm_sysid.inference.mode_check import PROBLEM
 from pm_sysid.posterior.intersample_check import COUNTS, MORE_LIKELY
 from pm_sysid.posterior.intersample_check import SMALL as SMALL_SHIFT
 from pm_sysid.posterior.intersample_check import WRONG as WRONG_SHIFT
@@ -64,6 +65,13 @@ TABLE = (
         "nothing missed",
         "a chain of `DataAnnealing` cannot say whether it has missed a part, or says that it may have (problem)",
         "more draws; `sample_ibis`",
+    ),
+    (
+        "no other modes",
+        "`sid.check_modes`, for draws that neither `sid.sample` nor `sample_ibis` has made: searches from draws of the prior "
+        f"find modes that the draws lack, by the model's filter steps or by finer ones (problem: with {100 * PROBLEM:g} % of "
+        "the posterior); or it cannot be told",
+        "`sid.sample`; more filter steps; a prior that rules them out",
     ),
     ("enough draws", f"effective sample size below {ESS_INTERVALS} ({ESS_MEANS}: problem)", "more draws"),
     (

@@ -12,8 +12,9 @@ NAMES = """
     Correlated StudentT
     EK0 EK1 IBIS OU DataAnnealing ExtendedKalman HilbertBasis IntegratedWiener Library Matern ODEFilter ODESimulator
     PEMResult Periodic ProbabilisticKalman RandomWalk Spline SubstepWarning System
-    Target TimeSeries UnscentedKalman calibrate calibration_tests check_initial_state check_intersample check_processes
-    check_substeps compare_fits compare_models correlation covariance datasets detrend dic extend find_mode fit_pem fit_percent
+    Target TimeSeries UnscentedKalman calibrate calibration_tests check_initial_state check_intersample
+    check_modes check_processes check_substeps compare_fits compare_models correlation covariance datasets detrend dic extend
+    find_mode fit_pem fit_percent
     innovations
     load_checkpoint log_evidence log_likelihood_by_record models nmse nrmse plot_abc plot_annealing plot_calibration
     plot_compare_fits

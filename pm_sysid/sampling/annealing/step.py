@@ -40,6 +40,8 @@ _log = logging.getLogger("pm_sysid")
 
 type Schedule = Literal["linear", "geometric", "adaptive"] | Callable[[float], float]
 
+#: Samples at the first draw, unless the record has fewer.
+FIRST = 2
 #: Draws over which the acceptance that the progress bar shows is averaged.
 MEMORY = 100
 #: Part of the adaptation after which proposals from all over the posterior are looked for.
@@ -105,8 +107,8 @@ class DataAnnealing(BlockedStep):
         until the current parameters have lost ``max_drop`` of log-likelihood against what they have on average for samples
         already in, but at least as many as by ``"geometric"``. A callable gets the fraction of the annealing done, from 0
         (first draw) to just below 1, and returns the number of samples, which is rounded down and must not decrease.
-    n_start : int, default 2
-        Number of samples at the first draw.
+    n_start : int, optional
+        Number of samples at the first draw. Default: 2; 1 where the record has no more.
     model : pm.Model, optional
         Default: the model on the context stack.
     adapt : bool, default True
@@ -215,7 +217,7 @@ class DataAnnealing(BlockedStep):
         *,
         widths: float | Mapping[str, Any] = WIDTH,
         schedule: Schedule = "linear",
-        n_start: int = 2,
+        n_start: int | None = None,
         model: pm.Model | None = None,
         adapt: bool = True,
         annealed: float | None = None,
@@ -238,7 +240,8 @@ class DataAnnealing(BlockedStep):
         self.max_drop, self.blocked = float(max_drop), blocked
         self.rng = get_random_generator(seed(rng, "rng"))
         self.prefix = Prefix(model)
-        self.n_start = whole_samples("n_start", n_start, self.prefix.n_samples)
+        known = self.prefix.n_samples
+        self.n_start = min(FIRST, known) if n_start is None else whole_samples("n_start", n_start, known)
         # Where each value variable lies among the coordinates, and which of these are moved here.
         ends = np.cumsum([np.size(self.prefix.point[v.name]) for v in model.value_vars])
         starts = [0, *ends[:-1]]

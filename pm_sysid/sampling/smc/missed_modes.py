@@ -173,11 +173,14 @@ class Way(NamedTuple):
         and the widths (d,) of the prior.
     counts : tuple of int
         Draws near an end: few at first, then more if these say that it was missed.
+    elsewhere : bool
+        Whether ends that lie among the particles are taken for held, however few of these are there.
     """
 
     of_draws: float = OF_DRAWS
     starts: Starts = best_and_summits
     counts: tuple[int, ...] = (FEW, MANY)
+    elsewhere: bool = True
 
 
 #: As at the end of a sequential run.
@@ -218,7 +221,7 @@ def search(
     ends, values = climbed(value, draws, scale, most, way.starts)
     ends = target.coordinates.wrapped(ends)
     some = x[rng.permutation(len(x))[:AMONG]]
-    elsewhere = ~among(value, ends, values, some, rng)
+    elsewhere = ~among(value, ends, values, some, rng) if way.elsewhere else np.ones(len(ends), dtype=bool)
     missed, seen, least = list[Near](), list[Region](), float(scipy.special.logsumexp(log_weights) + np.log(MATTERS) - TOO_LOW)
     for end, height in zip(ends[elsewhere][:ENDS], values[elsewhere][:ENDS], strict=True):
         if value.points + curvature_points(x.shape[1]) > DEARER * most:

@@ -68,6 +68,7 @@ ENTRIES: dict[str, Entry] = {
     "check_intersample": Entry(
         quiet(sid.check_intersample), SOURCE | {"model": Late(tiny.driven), "data": None}, sound, names=NAMES
     ),
+    "check_modes": Entry(quiet(sid.check_modes), {"idata": IDATA, "model": MODEL, "points": 40}, sound, names=NAMES),
     "check_initial_state": Entry(quiet(sid.check_initial_state), SOURCE | {"model": Late(tiny.uncertain)}, sound, names=NAMES),
     "check_processes": Entry(
         quiet(sid.check_processes),

@@ -445,11 +445,14 @@ def test_settings_out_of_range_are_refused(options: dict[str, Any], error: type[
         annealing(**options)
 
 
-def test_one_sample_cannot_be_annealed() -> None:
+def test_one_sample_is_there_from_the_first_draw_on() -> None:
+    """Of a likelihood of one number nobody has to say so."""
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1.0, observed=0.3)
+    _, rows = run(annealing(model), 20, 5, point={"mu": np.array(0.0)})
+    assert np.all(rows["n_data"] == 1) and annealing().n_start == 2
     with pytest.raises(ValueError, match="n_start is 2; give a number of samples from 1 to 1, which the model has"):
-        annealing(model)
+        annealing(model, n_start=2)
 
 
 # -- figure -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,242 @@
+"""Whether draws of any sampler lack a mode of the posterior: searches from draws of the prior, which know nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+
+from pm_sysid.arguments import count
+from pm_sysid.idata import posterior_of, thinned
+from pm_sysid.inference.ruled_out import Lacking, with_finer_steps
+from pm_sysid.likelihood.coordinates import Coordinates, model_of
+from pm_sysid.likelihood.filter_steps import twice
+from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
+from pm_sysid.likelihood.target import Target
+from pm_sysid.sampling.smc.evidence import Estimate, bridge
+from pm_sysid.sampling.smc.missed_modes import KEPT, PART, Way, curvature_points, log_posterior, search
+from pm_sysid.sampling.smc.proposals import Mixture
+from pm_sysid.sampling.smc.sequential_draws import generator_of
+from pm_sysid.sampling.smc.turns import turns_about
+
+#: Log posteriors that a search computes at least; for each unknown; and how often the curvature at an end may be.
+POINTS, EACH, ENDS = 5000, 150, 4
+#: Steps and samples of all of these, of long records, and the fewest log posteriors then.
+MOST_STEPS, FEW_POINTS = 500_000_000, 1000
+#: Most unknowns among which searches by differences are of use.
+MANY = 50
+#: Draws, and draws for each unknown, below which nothing can be said; draws of a proposal that tell what the draws hold, and
+#: the error of its logarithm from which on shares are not told.
+FEWEST, PER_UNKNOWN, PROPOSED, VAGUE = 100, 4, 1000, 1.0
+#: Degrees of freedom of this proposal.
+FREEDOM = 5.0
+#: By how many standard errors the draws may hold more than is estimated, and less is called missing.
+SURE = 2.0
+#: A mode may have draws, and too few.
+EVERYWHERE = Way(elsewhere=False)
+#: Share of the posterior in other modes that is a problem.
+PROBLEM = 0.05
+#: Modes and numbers of each that are printed.
+SHOWN, NUMBERS = 3, 6
+
+
+@dataclass(frozen=True, repr=False)
+class ModeCheck:
+    """Outcome of :func:`check_modes`; printing it gives a verdict in words.
+
+    Attributes
+    ----------
+    share : float
+        Of the posterior in modes that the draws lack; 0 if none were found.
+    modes : tuple of dict of str to ndarray
+        Free variables of the model at these, the largest first.
+    ruled_out : float
+        Share of the posterior in modes far from the draws that finer filter steps have, and the model's steps rule out.
+    finer_modes : tuple of dict of str to ndarray
+        Where these are.
+    substeps : dict of str to int
+        Filter steps a sample by which nothing more is ruled out, of each filter that has too few.
+    searched : int
+        Log posteriors that were computed.
+    unknown : str
+        Why nothing can be said; empty if something can.
+    """
+
+    share: float = 0.0
+    modes: tuple[Mapping[str, np.ndarray], ...] = ()
+    ruled_out: float = 0.0
+    finer_modes: tuple[Mapping[str, np.ndarray], ...] = ()
+    substeps: Mapping[str, int] | None = None
+    searched: int = 0
+    unknown: str = ""
+
+    @property
+    def level(self) -> Literal["good", "look", "bad"]:
+        """``"good"``, ``"look"`` or ``"bad"``."""
+        if max(self.share, self.ruled_out) >= PROBLEM:
+            return "bad"
+        return "look" if self.unknown or self.share or self.ruled_out else "good"
+
+    @property
+    def verdict(self) -> str:
+        """What it means, in sentences."""
+        if self.unknown:
+            return f"Whether the posterior has modes that the draws lack is not known: {self.unknown}"
+        said = []
+        if self.share:
+            said.append(
+                f"The draws lack {_counted(self.modes)} with about {100 * self.share:.2g} % of the posterior, near "
+                f"{_places(self.modes)}: searches from draws of the prior have found this, whatever R-hat says. Use "
+                "sid.sample, or a prior that rules it out if you know better."
+            )
+        if self.ruled_out:
+            counts = " and ".join(f"{n} for {name!r}" for name, n in (self.substeps or {}).items())
+            said.append(
+                "The filter steps rule out a part of the posterior far from the draws: finer ones have "
+                f"{_counted(self.finer_modes)} with about {100 * self.ruled_out:.2g} % of it, near "
+                f"{_places(self.finer_modes)}. Call set_substeps with more steps a sample ({counts} will do) and sample again, "
+                "or narrow the priors."
+            )
+        return " ".join(said) or (
+            f"Searches from draws of the prior ({self.searched} log posteriors) have found no mode that the draws lack."
+        )
+
+    def __repr__(self) -> str:
+        return self.verdict
+
+
+def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None = None) -> ModeCheck:
+    """Look for modes of a posterior that draws lack, whichever sampler they are from.
+
+    Chains that have all found the same one of several modes agree with each other: R-hat and effective draws are as they
+    should be, and the result is wrong. This looks elsewhere: searches go uphill from draws of the prior, and where they end
+    far from the draws, the mass around is compared with that of the draws. It is then done once more with twice the filter
+    steps, and with more where this finds something: steps that do for the draws may rule out another mode.
+
+    :func:`sample` and :func:`sample_ibis` do the like for themselves. This is for the draws of ``pm.sample``, by NUTS, nutpie,
+    Metropolis or :class:`DataAnnealing`; :func:`report` calls it for them.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree or xarray.Dataset
+        Posterior draws, with dims ``chain`` and ``draw``.
+    model : pm.Model, optional
+        Default: the model on the context stack.
+    points : int, optional
+        Log posteriors that a search may compute, about. Default: 5000, more where there are many unknowns, and down to 1000
+        of a long record. There are two searches, or more where finer steps find something.
+
+    Returns
+    -------
+    ModeCheck
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there is no posterior of the model's variables, the log-likelihood of the model is not a series (see
+        :class:`Target`), or ``points`` is no positive number.
+
+    Notes
+    -----
+    The evidence that the draws stand for comes from a mixture of t distributions fitted to half of them and a bridge to the
+    other half (Meng and Wong 1996, Statistica Sinica 6, 831-860); a mode counts as missing if the draws hold less than a third
+    of its share, by two errors of that. A mode that no search comes to is not found: nothing found is no proof.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr, pm_sysid as sid
+    >>> with pm.Model() as model:  # the sign of a is not told
+    ...     a = pm.Normal("a", 0.0, 2.0)
+    ...     y = pm.Normal("y", a**2, 0.1, observed=np.full(3, 1.0))
+    >>> draws = 1.0 + 0.03 * np.random.default_rng(0).standard_normal((2, 500))
+    >>> found = sid.check_modes(xr.Dataset({"a": (("chain", "draw"), draws)}), model=model)
+    >>> found.level, round(found.share, 1), round(float(found.modes[0]["a"]), 1)
+    ('bad', 0.5, -1.0)
+    """
+    model = model_of(model)
+    posterior = posterior_of(idata)
+    names = [str(v.name) for v in model.free_RVs]
+    if absent := [n for n in names if n not in posterior]:
+        raise ValueError(f"the posterior lacks the model's variables {absent}; it has {sorted(map(str, posterior))}.")
+    target = Target(model)
+    d = target.size
+    if d > MANY:
+        return ModeCheck(unknown=f"among {d} unknowns searches by differences find little (they are made up to {MANY}).")
+    few = posterior[names].isel(draw=thinned(posterior, KEPT))
+    columns = {n: few[n].transpose("chain", "draw", ...).to_numpy() for n in names}
+    x = target.unconstrained({n: v.reshape(-1, *v.shape[2:]) for n, v in columns.items()})
+    chain = np.repeat(np.arange(few.sizes["chain"]), few.sizes["draw"])
+    kept = np.isfinite(x).all(axis=1)
+    x, chain = x[kept], chain[kept]
+    if len(np.unique(x, axis=0)) < (least := max(FEWEST, PER_UNKNOWN * d)):
+        return ModeCheck(unknown=f"there are too few different draws (of {d} unknowns at least {least} are needed).")
+    coordinates = target.coordinates
+    coordinates.centre = turns_about(x, np.full(len(x), 1 / len(x)), coordinates.circular)
+    x = coordinates.wrapped(x)
+    rng = generator_of(x)
+    held = _held(target, x, rng)
+    if not held.error < VAGUE:
+        return ModeCheck(unknown="what the draws hold cannot be told (too few of them, or a posterior of a difficult shape).")
+    weights = np.full(len(x), held.value + SURE * held.error - np.log(len(x)))
+    most = _enough(model, d) if points is None else count(points, "points")
+    evaluations = int(most * target.n_samples / PART)
+    found = search(target, x, weights, evaluations, rng, EVERYWHERE)
+    if found is None:
+        return ModeCheck(unknown="the prior cannot be drawn from; give the unknowns proper priors.")
+    modes = tuple(_values(coordinates, near.region.point) for near in sorted(found.missed, key=lambda n: -n.log_mass))
+    share, searched = found.share if modes else 0.0, found.evaluations // target.n_samples
+    if not twice(model):
+        return ModeCheck(share, modes, searched=searched)
+    lacking, before, enough = with_finer_steps(model, x, weights, evaluations)
+    if not lacking.ruled_out:
+        return ModeCheck(share, modes, searched=searched)
+    finer = tuple(_values(coordinates, point) for point in _others(lacking, found.missed))
+    substeps = {name: choice.substeps for name, choice in enough.items() if choice.substeps > before[name].substeps}
+    return ModeCheck(share, modes, lacking.ruled_out, finer, substeps, searched)
+
+
+def _enough(model: pm.Model, d: int) -> int:
+    """Log posteriors with which searches among d unknowns find something; of a long record, as many as there is time for."""
+    wanted = max(POINTS, EACH * (d + 1) + ENDS * curvature_points(d))
+    return min(wanted, max(FEW_POINTS, MOST_STEPS // PosteriorFunctions(model).work()))
+
+
+def _held(target: Target, x: np.ndarray, rng: np.random.Generator) -> Estimate:
+    """Integral of prior times likelihood that draws (N, d) stand for."""
+    order = rng.permutation(len(x))
+    fitted, others = x[order[::2]], x[order[1::2]][:PROPOSED]
+    proposal = Mixture.fit(fitted, np.full(len(fitted), 1 / len(fitted)), FREEDOM, rng)
+    drawn = proposal.draw(PROPOSED, rng)
+    ratios = [log_posterior(target, z) - proposal.logpdf(z) for z in (others, drawn)]
+    finite = ratios[0] > -np.inf  # a draw that a filter with other steps has made
+    return bridge(ratios[0][finite], ratios[1], np.arange(int(finite.sum())))
+
+
+def _others(lacking: Lacking, missed: Sequence[Any]) -> np.ndarray:
+    """Modes by finer steps, without those that the model's own steps have too."""
+    known = [any(near.region.inside(point[None])[0] for near in missed) for point in lacking.modes]
+    rest: np.ndarray = lacking.modes[~np.array(known, dtype=bool)]
+    return rest if len(rest) else lacking.modes
+
+
+def _values(coordinates: Coordinates, point: np.ndarray) -> dict[str, np.ndarray]:
+    """Free variables at a point (d,)."""
+    free = {str(v.name) for v in coordinates.model.free_RVs}
+    return {n: v[0] for n, v in coordinates.constrained(point[None]).items() if n in free}
+
+
+def _counted(modes: Sequence[Any]) -> str:
+    return "a mode" if len(modes) == 1 else f"{len(modes)} modes"
+
+
+def _places(modes: Sequence[Mapping[str, np.ndarray]]) -> str:
+    """Where modes are, in words."""
+    said = []
+    for mode in modes[:SHOWN]:
+        entries = [(name, i, value[i]) for name, value in mode.items() for i in np.ndindex(np.shape(value))]
+        numbers = [f"{name}{list(i) if i else ''} = {number:.4g}" for name, i, number in entries]
+        said.append(", ".join(numbers[:NUMBERS]) + (", ..." if len(numbers) > NUMBERS else ""))
+    return "; ".join(said) + ("; ..." if len(modes) > SHOWN else "")
