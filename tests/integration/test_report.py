@@ -55,11 +55,13 @@ def draws(seed: int = 0, n: int = 400, **away: float) -> xr.DataTree:
     found = xr.DataTree.from_dict(
         {"posterior": xr.Dataset({k: (("chain", "draw"), rng.normal(v, std[k], (2, n))) for k, v in centre.items()})}
     )
-    found.attrs["choices"] = "NUTS from the mode\nNothing is known against these draws"
+    found.attrs |= {"choices": "NUTS from the mode\nNothing is known against these draws", "trusted": 1}
     return found
 
 
 MODEL = build()
+#: Settings with which NUTS stays where it begins.
+ONE_MODE = {"chains": 2, "cores": 1, "init": "adapt_diag", "nuts_sampler": "pymc", "random_seed": 1, "progressbar": False}
 
 
 class Page(HTMLParser):
@@ -614,3 +616,26 @@ def test_squares_of_inputs_are_shown_where_residuals_follow_them() -> None:
     for residuals, name, title in ((e, "F", ""), (e + 0.3 * (u**2 - 1), "F squared", ", beside the input F squared")):
         tested = _tested("run", residuals, {"F": u})
         assert isinstance(tested, tuple) and tested[0].cross_input == name and _beside({"F": u}, tested[0]) == title
+
+
+def test_modes_that_draws_lack_are_a_problem_unless_their_sampler_has_looked(tmp_path) -> None:
+    """What draws of PyMC's samplers look like that are all in one of two modes: of a swing whose direction is not measured."""
+    t = np.arange(30) * 0.2
+    system = sid.System(
+        lambda t, x, u, p: (x.v, -4.0 * x.z), states=("z", "v"), params=("v0",), observe=lambda t, x, dx, u, p: x.z**2
+    )
+    y = np.sin(2 * t) ** 2 + 0.1 * np.random.default_rng(0).standard_normal(t.size)
+    with pm.Model() as model:
+        v0 = pm.Normal("v0", 0.0, 3.0)
+        record = sid.TimeSeries(t, None, y)
+        sid.ODEFilter("y", system, record, {"v0": v0}, noise=0.1, x0={"z": 0.0, "v": v0}, substeps=8)
+    exact = pm.sample(400, tune=400, model=model, **ONE_MODE, initvals={"v0": 2.0})
+    text = sid.report(model, exact, path=tmp_path / "one.html").read_text()
+    assert "The draws lack a mode with about 5" in text and "near v0 = -" in text and "bad" in Page(text).levels
+    exact.attrs["trusted"] = 1
+    assert "The draws lack" not in sid.report(model, exact, path=tmp_path / "looked.html").read_text()
+    exact.attrs.pop("trusted")
+    both = exact.copy(deep=True)
+    signs = np.random.default_rng(1).choice([-1.0, 1.0], both["posterior"]["v0"].shape)
+    both["posterior"] = xr.DataTree(both["posterior"].to_dataset().assign(v0=both["posterior"]["v0"] * signs))
+    assert "have found no mode that the draws lack" in sid.report(model, both, path=tmp_path / "both.html").read_text()

@@ -16,7 +16,7 @@ from scipy.special import softmax
 import pm_sysid as sid
 from pm_sysid.inference import ruled_out
 from pm_sysid.inference.mode_check import ModeCheck
-from unit.inference.test_ruled_out import T, swing
+from support.swing import T, swing
 
 RNG = np.random.default_rng(3)
 #: Masses, means and standard deviations (of both unknowns) of three modes.
