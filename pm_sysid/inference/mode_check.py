@@ -11,14 +11,16 @@ import pymc as pm
 
 from pm_sysid.arguments import count
 from pm_sysid.idata import posterior_of, thinned
-from pm_sysid.inference.ruled_out import Lacking, with_finer_steps
-from pm_sysid.likelihood.coordinates import Coordinates, model_of
+from pm_sysid.inference.ruled_out import with_finer_steps
+from pm_sysid.likelihood.coordinates import model_of
 from pm_sysid.likelihood.filter_steps import twice
 from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.target import Target
+from pm_sysid.posterior.reweighting import VISIBLE, WIDE
 from pm_sysid.sampling.smc.evidence import Estimate, bridge
-from pm_sysid.sampling.smc.missed_modes import KEPT, PART, Way, curvature_points, log_posterior, search
+from pm_sysid.sampling.smc.missed_modes import KEPT, PART, Near, Search, Way, curvature_points, log_posterior, search
 from pm_sysid.sampling.smc.proposals import Mixture
+from pm_sysid.sampling.smc.resampling import normalised
 from pm_sysid.sampling.smc.sequential_draws import generator_of
 from pm_sysid.sampling.smc.turns import turns_about
 
@@ -57,6 +59,8 @@ class ModeCheck:
         Share of the posterior in modes far from the draws that finer filter steps have, and the model's steps rule out.
     finer_modes : tuple of dict of str to ndarray
         Where these are.
+    consequence : str
+        What these modes, those of finer steps too, do to a mean or a standard deviation that matters; empty if nothing.
     substeps : dict of str to int
         Filter steps a sample by which nothing more is ruled out, of each filter that has too few.
     searched : int
@@ -69,6 +73,7 @@ class ModeCheck:
     modes: tuple[Mapping[str, np.ndarray], ...] = ()
     ruled_out: float = 0.0
     finer_modes: tuple[Mapping[str, np.ndarray], ...] = ()
+    consequence: str = ""
     substeps: Mapping[str, int] | None = None
     searched: int = 0
     unknown: str = ""
@@ -76,7 +81,7 @@ class ModeCheck:
     @property
     def level(self) -> Literal["good", "look", "bad"]:
         """``"good"``, ``"look"`` or ``"bad"``."""
-        if max(self.share, self.ruled_out) >= PROBLEM:
+        if max(self.share, self.ruled_out) >= PROBLEM or self.consequence:
             return "bad"
         return "look" if self.unknown or self.share or self.ruled_out else "good"
 
@@ -100,6 +105,8 @@ class ModeCheck:
                 f"{_places(self.finer_modes)}. Call set_substeps with more steps a sample ({counts} will do) and sample again, "
                 "or narrow the priors."
             )
+        if self.consequence:
+            said.append(self.consequence)
         return " ".join(said) or (
             f"Searches from draws of the prior ({self.searched} log posteriors) have found no mode that the draws lack."
         )
@@ -173,6 +180,8 @@ def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None
     x, chain = x[kept], chain[kept]
     if len(np.unique(x, axis=0)) < (least := max(FEWEST, PER_UNKNOWN * d)):
         return ModeCheck(unknown=f"there are too few different draws (of {d} unknowns at least {least} are needed).")
+    if still := [label for label, spread in zip(target.labels, np.ptp(x, axis=0), strict=True) if spread == 0]:
+        return ModeCheck(unknown=f"the draws of {still[0]} do not vary.")
     coordinates = target.coordinates
     coordinates.centre = turns_about(x, np.full(len(x), 1 / len(x)), coordinates.circular)
     x = coordinates.wrapped(x)
@@ -186,16 +195,19 @@ def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None
     found = search(target, x, weights, evaluations, rng, EVERYWHERE)
     if found is None:
         return ModeCheck(unknown="the prior cannot be drawn from; give the unknowns proper priors.")
-    modes = tuple(_values(coordinates, near.region.point) for near in sorted(found.missed, key=lambda n: -n.log_mass))
-    share, searched = found.share if modes else 0.0, found.evaluations // target.n_samples
+    searched, modes = found.evaluations // target.n_samples, _modes(target, found.missed)
+    share, consequence = (found.share, _consequence(target, x, found)) if modes else (0.0, "")
     if not twice(model):
-        return ModeCheck(share, modes, searched=searched)
+        return ModeCheck(share, modes, consequence=consequence, searched=searched)
     lacking, before, enough = with_finer_steps(model, x, weights, evaluations)
-    if not lacking.ruled_out:
-        return ModeCheck(share, modes, searched=searched)
-    finer = tuple(_values(coordinates, point) for point in _others(lacking, found.missed))
+    if not lacking.ruled_out or lacking.found is None:
+        return ModeCheck(share, modes, consequence=consequence, searched=searched)
+    known = [near.region for near in found.missed]
+    new = [n for n in lacking.found.missed if not any(r.inside(n.region.point[None])[0] for r in known)]
+    finer = _modes(target, new or lacking.found.missed)
+    consequence = consequence or _consequence(target, x, lacking.found)
     substeps = {name: choice.substeps for name, choice in enough.items() if choice.substeps > before[name].substeps}
-    return ModeCheck(share, modes, lacking.ruled_out, finer, substeps, searched)
+    return ModeCheck(share, modes, lacking.ruled_out, finer, consequence, substeps, searched)
 
 
 def _enough(model: pm.Model, d: int) -> int:
@@ -215,17 +227,25 @@ def _held(target: Target, x: np.ndarray, rng: np.random.Generator) -> Estimate:
     return bridge(ratios[0][finite], ratios[1], np.arange(int(finite.sum())))
 
 
-def _others(lacking: Lacking, missed: Sequence[Any]) -> np.ndarray:
-    """Modes by finer steps, without those that the model's own steps have too."""
-    known = [any(near.region.inside(point[None])[0] for near in missed) for point in lacking.modes]
-    rest: np.ndarray = lacking.modes[~np.array(known, dtype=bool)]
-    return rest if len(rest) else lacking.modes
+def _modes(target: Target, missed: Sequence[Near]) -> tuple[dict[str, np.ndarray], ...]:
+    """Free variables at modes, the largest first."""
+    free = {str(v.name) for v in target.coordinates.model.free_RVs}
+    points = [near.region.point for near in sorted(missed, key=lambda near: -near.log_mass)]
+    rows = [target.constrained(point[None]) for point in points]
+    return tuple({n: v[0] for n, v in row.items() if n in free} for row in rows)
 
 
-def _values(coordinates: Coordinates, point: np.ndarray) -> dict[str, np.ndarray]:
-    """Free variables at a point (d,)."""
-    free = {str(v.name) for v in coordinates.model.free_RVs}
-    return {n: v[0] for n, v in coordinates.constrained(point[None]).items() if n in free}
+def _consequence(target: Target, draws: np.ndarray, found: Search) -> str:
+    """What modes that draws (N, d) lack do to a mean or a standard deviation, in words; empty where that is little."""
+    weights = normalised(found.log_weights)
+    mean, own, own_sd = weights @ found.x, draws.mean(axis=0), draws.std(axis=0)
+    stretch = np.sqrt(weights @ (found.x - mean) ** 2) / own_sd
+    shift = np.abs(mean - own) / own_sd
+    if stretch[k := int(np.argmax(stretch))] > WIDE:
+        return f"With these the standard deviation of {target.labels[k]} is {stretch[k]:.2g} times that of the draws."
+    if shift[k := int(np.argmax(shift))] > VISIBLE:
+        return f"With these the mean of {target.labels[k]} is {shift[k]:.2g} standard deviations of the draws from theirs."
+    return ""
 
 
 def _counted(modes: Sequence[Any]) -> str:

@@ -12,7 +12,7 @@ import xarray as xr
 
 from pm_sysid.likelihood.filter_steps import integration_error, put_steps, twice
 from pm_sysid.likelihood.target import Target
-from pm_sysid.sampling.smc.missed_modes import MATTERS, log_posterior, search
+from pm_sysid.sampling.smc.missed_modes import MATTERS, Search, log_posterior, search
 from pm_sysid.sampling.smc.sequential_draws import generator_of, weighted_particles
 from pm_sysid.sampling.smc.stages import add_to_evidence_error, stages
 from pm_sysid.solve.substeps import MOST, StepChoice
@@ -26,12 +26,12 @@ SETTLED = 0.1
 class Lacking(NamedTuple):
     """Share of the posterior in modes that draws do not hold: by finer steps, and by those that the draws were made with.
 
-    ``modes`` (n, d) is where these are.
+    ``found`` is the search with finer steps; None if it found nothing.
     """
 
     finer: float
     present: float
-    modes: np.ndarray
+    found: Search | None = None
 
     @property
     def ruled_out(self) -> float:
@@ -124,7 +124,7 @@ def _lacking(
     target = Target(model)
     found = search(target, x, log_weights, evaluations, generator_of(x).spawn(1)[0])  # other draws than the run's search had
     if found is None or not found.missed:
-        return Lacking(0.0, 0.0, x[:0])
+        return Lacking(0.0, 0.0)
     rows = np.concatenate([near.x for near in found.missed])
     weights = np.concatenate([near.log_weights for near in found.missed])
     finer = log_posterior(target, rows)
@@ -135,4 +135,4 @@ def _lacking(
         put_steps(now, model)
     with np.errstate(invalid="ignore"):
         change = np.exp(np.minimum(scipy.special.logsumexp(weights + present - finer) - scipy.special.logsumexp(weights), 0.0))
-    return Lacking(found.share, found.share * float(change), np.array([near.region.point for near in found.missed]))
+    return Lacking(found.share, found.share * float(change), found)

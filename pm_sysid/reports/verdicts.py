@@ -69,8 +69,9 @@ TABLE = (
     (
         "no other modes",
         "`sid.check_modes`, for draws that neither `sid.sample` nor `sample_ibis` has made: searches from draws of the prior "
-        f"find modes that the draws lack, by the model's filter steps or by finer ones (problem: with {100 * PROBLEM:g} % of "
-        "the posterior); or it cannot be told",
+        "find modes that the draws lack, by the model's filter steps or by finer ones (problem: with "
+        f"{100 * PROBLEM:g} % of the posterior, or where they move a mean by {VISIBLE:g} standard deviations or widen one by "
+        f"{100 * (WIDE - 1):.0f} %); or it cannot be told",
         "`sid.sample`; more filter steps; a prior that rules them out",
     ),
     ("enough draws", f"effective sample size below {ESS_INTERVALS} ({ESS_MEANS}: problem)", "more draws"),

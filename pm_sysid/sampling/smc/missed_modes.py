@@ -223,11 +223,11 @@ def search(
     some = x[rng.permutation(len(x))[:AMONG]]
     elsewhere = ~among(value, ends, values, some, rng) if way.elsewhere else np.ones(len(ends), dtype=bool)
     missed, seen, least = list[Near](), list[Region](), float(scipy.special.logsumexp(log_weights) + np.log(MATTERS) - TOO_LOW)
-    for end, height in zip(ends[elsewhere][:ENDS], values[elsewhere][:ENDS], strict=True):
-        if value.points + curvature_points(x.shape[1]) > DEARER * most:
-            break
+    for end, height in zip(ends[elsewhere], values[elsewhere], strict=True):
         if any(region.distance(end[None])[0] < NEAR for region in seen):
             continue
+        if len(seen) == ENDS or value.points + curvature_points(x.shape[1]) > DEARER * most:
+            break
         region = curved(value, end, height, scale)._replace(circular=target.coordinates.circular)
         seen.append(region)
         if region.laplace(height) < least:

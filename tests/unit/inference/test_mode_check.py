@@ -69,9 +69,22 @@ def test_a_mode_with_a_third_of_its_draws_is_held_and_one_with_a_tenth_is_not() 
 
 def test_small_shares_are_worth_a_look_and_tiny_ones_are_nothing() -> None:
     assert ModeCheck(0.03, ({"x": np.zeros(2)},)).level == "look"
+    assert ModeCheck(0.03, ({"x": np.zeros(2)},), consequence="With these the mean ...").level == "bad"
     assert ModeCheck(0.06, ({"x": np.zeros(2)},)).level == ModeCheck(ruled_out=0.06, substeps={"y": 4}).level == "bad"
     text = ModeCheck(0.03, tuple({"x": np.arange(9.0), "k": np.array(float(i))} for i in range(5))).verdict
     assert "5 modes with about 3 %" in text and "x[5] = 5, ...; " in text and text.count("x[0]") == 3
+
+
+def test_a_small_mode_far_away_is_a_problem_for_what_it_does() -> None:
+    """One in thirty at twelve standard deviations: shares of a few percent decide a standard deviation."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0.85, 1.0)
+        pm.Normal("y", a**2, 0.05, observed=[4.0])
+    share = 1 / (1 + np.exp(2 * 2 * 0.85))
+    draws = xr.Dataset({"a": (("chain", "draw"), 2.0 + 0.0125 * RNG.standard_normal((2, 500)))})
+    found = sid.check_modes(draws, model=model)
+    assert found.share == pytest.approx(share, rel=0.3) and found.level == "bad"
+    assert "the standard deviation of a is" in found.verdict
 
 
 def test_one_more_mode_by_its_sign_is_found_for_draws_of_pymc() -> None:
@@ -143,6 +156,11 @@ def stuck() -> tuple[xr.Dataset, pm.Model]:
     return xr.Dataset(
         {"x": (("chain", "draw", "x_dim"), np.tile(np.arange(40.0)[:, None], (2, 10, 2)).reshape(2, 400, 2) / 100)}
     ), MODEL
+
+
+def constant() -> tuple[xr.Dataset, pm.Model]:
+    x = np.stack([RNG.standard_normal((2, 200)), np.ones((2, 200))], axis=-1)
+    return xr.Dataset({"x": (("chain", "draw", "x_dim"), x)}), MODEL
 
 
 def improper() -> tuple[xr.Dataset, pm.Model]:

@@ -1,0 +1,87 @@
+"""What ``sid.check_modes`` says of draws: of right ones, and of chains of NUTS that all start at the best mode.
+
+The problems are those of ``problems.py`` that need a second or so. Draws of ``sid.sample_ibis`` and of NUTS that
+``problems.py`` calls right, and that say nothing against themselves, are right: to blame them is a false alarm. Chains of
+PyMC's NUTS that start at the mode that ``find_mode`` has found stay there: where they are wrong (by the same judgement) and
+nothing else says so, with R-hat, effective draws and divergences as they should be, the check is all that can.
+
+Run: ``uv run benchmarks/missed_modes.py [PROBLEM ...]``; ``--seeds N`` (default 5).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pymc as pm
+from problem_set import PROBLEMS, Problem
+from problems import Truth, errors_of, said_by, truth_of
+
+import pm_sysid as sid
+
+RESULTS = Path(__file__).parent / "results" / "missed_modes.json"
+CHOSEN = (
+    "three_modes", "three_narrow_modes", "pharmacokinetics", "squared_output", "three_squares", "frequency", "aliases",
+    "far_aliases", "spike", "ridge", "long_tails", "funnel", "banana", "sphere", "fast_rate", "fast_drop", "lotka_volterra",
+    "fitzhugh_nagumo",
+)  # fmt: skip
+QUIET: dict[str, Any] = {"chains": 4, "cores": 1, "progressbar": False}
+
+
+def checked(idata: Any, model: pm.Model) -> dict[str, Any]:
+    """Level and seconds of the check, by the steps that the model has."""
+    begun = time.process_time()
+    found = sid.check_modes(idata, model=model)
+    return {"level": found.level, "share": found.share, "ruled out": found.ruled_out, "seconds": time.process_time() - begun}
+
+
+def from_ibis(problem: Problem, truth: Truth, seed: int) -> dict[str, Any]:
+    """Sequential draws, which look for modes by themselves."""
+    idata = sid.sample_ibis(1000, model=problem.model, random_seed=seed, **QUIET | {"chains": 2})
+    return {"seed": seed, "wrong": errors_of(problem, truth, idata), "says": [], **checked(idata, problem.model)}
+
+
+def from_mode(problem: Problem, truth: Truth, seed: int) -> dict[str, Any]:
+    """NUTS as of somebody who starts all chains at the best point that is known."""
+    with problem.model:
+        start = sid.find_mode(random_seed=seed, progressbar=False).initvals
+        options: dict[str, Any] = {"initvals": start, "init": "adapt_diag", "nuts_sampler": "pymc", "random_seed": seed}
+        idata = pm.sample(500, tune=500, **options, **QUIET)
+    return {"seed": seed, "wrong": errors_of(problem, truth, idata), "says": said_by(idata), **checked(idata, problem.model)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="*", default=[])
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    for name in ("pymc", "pm_sysid"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in options.problems or CHOSEN:
+        runs: dict[str, list[dict[str, Any]]] = {"ibis": [], "nuts": []}
+        for seed in range(options.seeds):
+            for kind, made in (("ibis", from_ibis), ("nuts", from_mode)):
+                problem = PROBLEMS[name]()  # the steps of filters are those that the model begins with
+                runs[kind].append(made(problem, truth_of(problem), seed))
+        results[name] = runs
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        right = [r for kind in runs.values() for r in kind if not r["wrong"] and not r["says"]]
+        silent = [r for r in runs["nuts"] if r["wrong"] and not r["says"]]
+        print(
+            f"{name:20s} right {len(right):2d}, blamed {sum(r['level'] == 'bad' for r in right)}, "
+            f"worth a look {sum(r['level'] == 'look' for r in right)}; NUTS from the mode wrong and silent {len(silent)} of "
+            f"{len(runs['nuts'])}, said by the check {sum(r['level'] == 'bad' for r in silent)}; "
+            f"{max(r['seconds'] for kind in runs.values() for r in kind):.1f} s at most",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
