@@ -105,10 +105,11 @@ def by_ibis(problem: Problem, seed: int) -> xr.DataTree:
 
 
 def by_annealing(problem: Problem, seed: int) -> xr.DataTree:
-    """Data Annealing with its defaults."""
+    """Data Annealing with its defaults, and what ``check_modes`` says afterwards: it takes the filter's steps as they are."""
     with problem.model:
         options: dict[str, Any] = {"step": sid.DataAnnealing(), "progressbar": False}
         idata: xr.DataTree = pm.sample(10_000, tune=10_000, chains=4, cores=CORES, random_seed=seed, **options)
+        idata.attrs["trusted"] = int(sid.check_modes(idata).level != "bad")
     return idata
 
 

@@ -400,6 +400,31 @@ def references(found: Mapping[str, Any]) -> str:
     return table(columns, rows)
 
 
+def missed_modes(found: Mapping[str, Any]) -> str:
+    """What the check of modes says of right draws, and of chains that stay in one mode."""
+    rows = []
+    for name, runs in found.items():
+        every = [run for kind in runs.values() for run in kind]
+        right = [run for run in every if not run["wrong"] and not run["says"]]
+        silent = [run for run in runs["nuts"] if run["wrong"] and not run["says"]]
+        rows.append(
+            [
+                name.replace("_", " "),
+                len(right),
+                sum(run["level"] == "bad" for run in right),
+                sum(run["level"] == "look" for run in right),
+                f"{len(silent)} of {len(runs['nuts'])}",
+                sum(run["level"] == "bad" for run in silent),
+                f"{max(run['seconds'] for run in every):.1f}",
+            ]
+        )
+    columns = [
+        "problem", "right draws", "called a problem", "worth a look", "NUTS from the mode wrong, and silent",
+        "of these called a problem", "processor seconds at most",
+    ]  # fmt: skip
+    return table(columns, rows)
+
+
 def evidence(found: Mapping[str, Any]) -> str:
     """Log evidence over seeds beside an independent number."""
     rows = []
@@ -986,6 +1011,13 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Mapping[str, Any]], str]], .
         "benchmarks/results/references.json",
         "problems.md",
         references,
+    ),
+    (
+        "Benchmark: modes that draws lack",
+        "benchmarks/missed_modes.py",
+        "benchmarks/results/missed_modes.json",
+        "problems.md",
+        missed_modes,
     ),
     ("Benchmark: evidence", "benchmarks/evidence.py", "benchmarks/results/evidence.json", "problems.md", evidence),
     ("Benchmark: Data Annealing", "benchmarks/annealing.py", "benchmarks/results/annealing.json", "friction.md", annealing),

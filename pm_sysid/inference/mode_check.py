@@ -64,7 +64,7 @@ class ModeCheck:
     substeps : dict of str to int
         Filter steps a sample by which nothing more is ruled out, of each filter that has too few.
     searched : int
-        Log posteriors that were computed.
+        Log posteriors that the search by the model's own steps has computed.
     unknown : str
         Why nothing can be said; empty if something can.
     """
@@ -119,9 +119,9 @@ def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None
     """Look for modes of a posterior that draws lack, whichever sampler they are from.
 
     Chains that have all found the same one of several modes agree with each other: R-hat and effective draws are as they
-    should be, and the result is wrong. This looks elsewhere: searches go uphill from draws of the prior, and where they end
-    far from the draws, the mass around is compared with that of the draws. It is then done once more with twice the filter
-    steps, and with more where this finds something: steps that do for the draws may rule out another mode.
+    should be, and the result is wrong. This looks elsewhere: searches go uphill from draws of the prior, and the mass around
+    their ends is compared with the draws that are there. It is then done once more with twice the filter steps, and with more
+    where this finds something: steps that do for the draws may rule out another mode.
 
     :func:`sample` and :func:`sample_ibis` do the like for themselves. This is for the draws of ``pm.sample``, by NUTS, nutpie,
     Metropolis or :class:`DataAnnealing`; :func:`report` calls it for them.
@@ -170,14 +170,13 @@ def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None
         raise ValueError(f"the posterior lacks the model's variables {absent}; it has {sorted(map(str, posterior))}.")
     target = Target(model)
     d = target.size
+    most = _enough(model, d) if points is None else count(points, "points")
     if d > MANY:
         return ModeCheck(unknown=f"among {d} unknowns searches by differences find little (they are made up to {MANY}).")
     few = posterior[names].isel(draw=thinned(posterior, KEPT))
     columns = {n: few[n].transpose("chain", "draw", ...).to_numpy() for n in names}
     x = target.unconstrained({n: v.reshape(-1, *v.shape[2:]) for n, v in columns.items()})
-    chain = np.repeat(np.arange(few.sizes["chain"]), few.sizes["draw"])
-    kept = np.isfinite(x).all(axis=1)
-    x, chain = x[kept], chain[kept]
+    x = x[np.isfinite(x).all(axis=1)]
     if len(np.unique(x, axis=0)) < (least := max(FEWEST, PER_UNKNOWN * d)):
         return ModeCheck(unknown=f"there are too few different draws (of {d} unknowns at least {least} are needed).")
     if still := [label for label, spread in zip(target.labels, np.ptp(x, axis=0), strict=True) if spread == 0]:
@@ -190,7 +189,6 @@ def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None
     if not held.error < VAGUE:
         return ModeCheck(unknown="what the draws hold cannot be told (too few of them, or a posterior of a difficult shape).")
     weights = np.full(len(x), held.value + SURE * held.error - np.log(len(x)))
-    most = _enough(model, d) if points is None else count(points, "points")
     evaluations = int(most * target.n_samples / PART)
     found = search(target, x, weights, evaluations, rng, EVERYWHERE)
     if found is None:
