@@ -631,7 +631,7 @@ def test_modes_that_draws_lack_are_a_problem_unless_their_sampler_has_looked(tmp
         sid.ODEFilter("y", system, record, {"v0": v0}, noise=0.1, x0={"z": 0.0, "v": v0}, substeps=8)
     exact = pm.sample(400, tune=400, model=model, **ONE_MODE, initvals={"v0": 2.0})
     text = sid.report(model, exact, path=tmp_path / "one.html").read_text()
-    assert "The draws lack a mode with about 5" in text and "near v0 = -" in text and "bad" in Page(text).levels
+    assert "The draws lack a place with about 5" in text and "near v0 = -" in text and "bad" in Page(text).levels
     exact.attrs["trusted"] = 1
     assert "The draws lack" not in sid.report(model, exact, path=tmp_path / "looked.html").read_text()
     exact.attrs.pop("trusted")

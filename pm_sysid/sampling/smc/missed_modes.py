@@ -174,7 +174,7 @@ class Way(NamedTuple):
     counts : tuple of int
         Draws near an end: few at first, then more if these say that it was missed.
     elsewhere : bool
-        Whether ends that lie among the particles are taken for held, however few of these are there.
+        Whether ends that lie among the particles are taken for held, however few of these are there, and for whatever mass.
     """
 
     of_draws: float = OF_DRAWS
@@ -235,7 +235,7 @@ def search(
         others = [near.region for near in missed]
         for count in way.counts:  # few draws tell most regions that particles hold
             near = drawn_near(value, region, others, count, rng)
-            if not not_held(near, x, log_weights):
+            if not not_held(near, x, log_weights, by_mass=not way.elsewhere):
                 break
         else:
             missed.append(near)
@@ -348,14 +348,21 @@ def drawn_near(value: Values, region: Region, others: list[Region], count: int, 
     return Near(region, x[here], log_weights[here])
 
 
-def not_held(near: Near, x: np.ndarray, log_weights: np.ndarray) -> bool:
-    """Whether a region has a share of the posterior that matters, of which the particles (N, d) hold too little."""
+def not_held(near: Near, x: np.ndarray, log_weights: np.ndarray, by_mass: bool = False) -> bool:
+    """Whether a region has a share of the posterior that matters, of which the particles (N, d) hold too little.
+
+    ``by_mass`` it is also compared with what the particles stand for that lie in it: all of them may lie in a needle that
+    stands in the midst of a broad mode.
+    """
     if not len(near.x):
         return False
     inside = near.region.inside(x)
     rest = float(scipy.special.logsumexp(log_weights[~inside])) if not inside.all() else -np.inf
     share = float(np.exp(near.log_mass - np.logaddexp(near.log_mass, rest)))
-    return share > MATTERS and float(normalised(log_weights)[inside].sum()) < HELD * share
+    held = float(normalised(log_weights)[inside].sum()) >= HELD * share
+    if held and by_mass and inside.any():
+        held = float(scipy.special.logsumexp(log_weights[inside])) >= near.log_mass + np.log(HELD)
+    return share > MATTERS and not held
 
 
 def joined(missed: list[Near], x: np.ndarray, log_weights: np.ndarray, evaluations: int) -> Search:

@@ -67,12 +67,34 @@ def test_a_mode_with_a_third_of_its_draws_is_held_and_one_with_a_tenth_is_not() 
     assert sid.check_modes(of_modes([880, 40, 80], RNG), model=MODEL).share == pytest.approx(0.3, rel=0.25)
 
 
+def test_ends_of_the_mode_that_draws_hold_do_not_hide_another() -> None:
+    """Half of all searches end in each of two modes of equal height: those of the one are not all that are looked at."""
+    with pm.Model() as model:
+        x = pm.Uniform("x", -10, 10)
+        density = pt.log(pt.exp(-0.5 * ((x - 2.191) / 0.005) ** 2) + pt.exp(-0.5 * ((x + 3.683) / 0.005) ** 2))
+        pm.CustomDist("y", density, logp=lambda value, density: density + 0 * value, observed=np.zeros(1))
+    draws = xr.Dataset({"x": (("chain", "draw"), 2.191 + 0.005 * RNG.standard_normal((2, 500)))})
+    assert sid.check_modes(draws, model=model).share == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_needle_in_the_midst_of_a_broad_mode_does_not_stand_for_it() -> None:
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 3, shape=2)
+        needle = 0.01 * pt.exp(-0.5 * ((x - 1.0) ** 2).sum() / 0.01**2) / 0.01**2  # of a hundred parts one
+        density = pt.log(pt.exp(-0.5 * (x**2).sum()) + needle)
+        pm.CustomDist("y", density, logp=lambda value, density: density + 0 * value, observed=np.zeros(1))
+    draws = xr.Dataset({"x": (("chain", "draw", "i"), 1.0 + 0.01 * RNG.standard_normal((2, 500, 2)))})
+    found = sid.check_modes(draws, model=model)
+    assert found.level == "bad" and found.share > 0.9
+    assert "standard deviation of x" in found.consequence
+
+
 def test_small_shares_are_worth_a_look_and_tiny_ones_are_nothing() -> None:
     assert ModeCheck(0.03, ({"x": np.zeros(2)},)).level == "look"
     assert ModeCheck(0.03, ({"x": np.zeros(2)},), consequence="With these the mean ...").level == "bad"
     assert ModeCheck(0.06, ({"x": np.zeros(2)},)).level == ModeCheck(ruled_out=0.06, substeps={"y": 4}).level == "bad"
     text = ModeCheck(0.03, tuple({"x": np.arange(9.0), "k": np.array(float(i))} for i in range(5))).verdict
-    assert "5 modes with about 3 %" in text and "x[5] = 5, ...; " in text and text.count("x[0]") == 3
+    assert "5 places with about 3 %" in text and "x[5] = 5, ...; " in text and text.count("x[0]") == 3
 
 
 def test_a_small_mode_far_away_is_a_problem_for_what_it_does() -> None:
@@ -127,7 +149,8 @@ def test_aliases_that_the_steps_rule_out_are_found_and_the_steps_stay(draws_near
     assert found.level == "bad" and found.ruled_out == pytest.approx(share, rel=0.35)
     assert found.substeps is not None and found.substeps["y"] > 2
     assert any(15 < mode["w"] < 25 for mode in found.finer_modes)
-    assert f"{found.substeps['y']} for 'y' will do" in found.verdict
+    assert f"{found.substeps['y']} for 'y' will do" in found.verdict and not found.capped
+    assert "34 for 'y' at least" in ModeCheck(ruled_out=0.1, substeps={"y": 34}, capped=True).verdict
     assert sid.substeps_attrs(model)["substeps_y"] == 2
 
 
@@ -187,6 +210,8 @@ def test_what_cannot_be_told_is_said(case: Callable[[], tuple[xr.Dataset, pm.Mod
 def test_draws_of_another_model_are_refused() -> None:
     with pytest.raises(ValueError, match=re.escape("lacks the model's variables ['x']; it has ['z']")):
         sid.check_modes(xr.Dataset({"z": (("chain", "draw"), np.zeros((2, 100)))}), model=MODEL)
+    with pytest.raises(ValueError, match="has the shape"):
+        sid.check_modes(xr.Dataset({"x": (("chain", "draw", "i"), np.zeros((2, 100, 3)))}), model=MODEL)
     with pytest.raises(ValueError, match="points is 0"):
         sid.check_modes(of_modes([100, 0, 0], RNG), model=MODEL, points=0)
 
