@@ -5,6 +5,8 @@ The problems are those of ``problems.py`` that need a second or so. Draws of ``s
 PyMC's NUTS that start at the mode that ``find_mode`` has found stay there: where they are wrong (by the same judgement) and
 nothing else says so, with R-hat, effective draws and divergences as they should be, the check is all that can.
 
+``--many`` tells how often the check finds the one of two equal modes that draws lack, by the number of unknowns.
+
 Run: ``uv run benchmarks/missed_modes.py [PROBLEM ...]``; ``--seeds N`` (default 5).
 """
 
@@ -18,7 +20,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
 from problem_set import PROBLEMS, Problem
 from problems import Truth, errors_of, said_by, truth_of
 
@@ -55,14 +60,33 @@ def from_mode(problem: Problem, truth: Truth, seed: int) -> dict[str, Any]:
     return {"seed": seed, "wrong": errors_of(problem, truth, idata), "says": said_by(idata), **checked(idata, problem.model)}
 
 
+def among_many(unknowns: int, seed: int) -> bool:
+    """Whether the check finds one of two narrow modes of equal mass, of which all draws are in the other."""
+    rng = np.random.default_rng(seed)
+    # The mode that the draws are in is nearer to most of the prior.
+    means = np.stack([rng.uniform(-3, 3, unknowns), rng.uniform(-8, 8, unknowns)])
+    with pm.Model() as model:
+        x = pm.Uniform("x", -10, 10, shape=unknowns)
+        density = pm.math.logsumexp(pt.stack([-0.5 * (((x - mean) / 0.1) ** 2).sum() for mean in means]))
+        pm.CustomDist("y", density, logp=lambda value, density: density + 0 * value, observed=np.zeros(1))
+    draws = means[0] + 0.1 * rng.standard_normal((2, 500, unknowns))
+    return sid.check_modes(xr.Dataset({"x": (("chain", "draw", "i"), draws)}), model=model).level == "bad"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("problems", nargs="*", default=[])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--many", action="store_true")
     options = parser.parse_args()
     for name in ("pymc", "pm_sysid"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
+    if options.many:
+        for unknowns in (2, 5, 10, 15, 20):
+            found = [among_many(unknowns, seed) for seed in range(4 * options.seeds)]
+            print(f"{unknowns:2d} unknowns: one of two equal modes found in {sum(found)} of {len(found)}", flush=True)
+        return
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in options.problems or CHOSEN:
         runs: dict[str, list[dict[str, Any]]] = {"ibis": [], "nuts": []}

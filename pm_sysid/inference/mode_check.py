@@ -160,8 +160,8 @@ def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None
     of its share, by two errors of that.
 
     A mode that no search comes to is not found: nothing found is no proof. Searches begin at the best draws of the prior, which
-    may all lie in one basin. Of two equal modes in ten unknowns a fourth of the checks did not find the one that the draws
-    lacked, and a half in fifteen; in up to five they found all. Nor are thin shells found, where each place holds little.
+    may all lie in one basin: of two equal modes in up to ten unknowns the farther one was found in 20 of 20 cases, in twenty
+    unknowns in 11 of 20. Nor are thin shells found, where each place holds little.
 
     Examples
     --------
