@@ -19,15 +19,26 @@ from pm_sysid.likelihood.posterior_functions import PosteriorFunctions
 from pm_sysid.likelihood.target import Target
 from pm_sysid.posterior.reweighting import VISIBLE, WIDE
 from pm_sysid.sampling.smc.evidence import Estimate, bridge
-from pm_sysid.sampling.smc.missed_modes import KEPT, PART, Near, Search, Way, curvature_points, log_posterior, search
+from pm_sysid.sampling.smc.missed_modes import (
+    FEW,
+    KEPT,
+    LANES,
+    PART,
+    Near,
+    Search,
+    Way,
+    curvature_points,
+    log_posterior,
+    search,
+)
 from pm_sysid.sampling.smc.proposals import Mixture
 from pm_sysid.sampling.smc.resampling import normalised
 from pm_sysid.sampling.smc.sequential_draws import generator_of
 from pm_sysid.sampling.smc.turns import turns_about
 from pm_sysid.solve.substeps import MOST
 
-#: Log posteriors that a search computes at least; for each unknown; and how often the curvature at an end may be.
-POINTS, EACH, ENDS = 5000, 150, 4
+#: Log posteriors that a search computes at least; for each unknown; and at how many ends there is enough for the curvature.
+POINTS, EACH, ENDS = 5000, 150, 8
 #: Steps and samples of all of these, of long records, and the fewest log posteriors then.
 MOST_STEPS, FEW_POINTS = 500_000_000, 1000
 #: Most unknowns among which searches by differences are of use.
@@ -40,8 +51,8 @@ PROPOSED, VAGUE = 1000, 1.0
 FREEDOM = 5.0
 #: By how many standard errors the draws may hold more than is estimated, and less is called missing.
 SURE = 2.0
-#: A mode may have draws, and too few.
-EVERYWHERE = Way(elsewhere=False)
+#: A mode may have draws, and too few; and all ends are looked at for which evaluations are left.
+EVERYWHERE = Way(elsewhere=False, ends=LANES)
 #: Share of the posterior in other modes that is a problem.
 PROBLEM = 0.05
 #: Modes and numbers of each that are printed.
@@ -199,6 +210,10 @@ def check_modes(idata: Any, *, model: pm.Model | None = None, points: int | None
     found = search(target, x, weights, evaluations, rng, EVERYWHERE)
     if found is None:
         return ModeCheck(unknown="the prior cannot be drawn from; give the unknowns proper priors that can be.")
+    if found.skipped and not found.missed:
+        return ModeCheck(
+            unknown=f"{found.skipped} places where searches ended were not looked at; give more points={2 * most}."
+        )
     searched, modes = found.evaluations // target.n_samples, _modes(target, found.missed)
     share, consequence = (found.share, _consequence(target, x, found)) if modes else (0.0, "")
     if not twice(model):
@@ -228,7 +243,7 @@ def _draws(target: Target, posterior: xr.Dataset) -> tuple[np.ndarray, int]:
 
 def _enough(model: pm.Model, d: int) -> int:
     """Log posteriors with which searches among d unknowns find something; of a long record, as many as there is time for."""
-    wanted = max(POINTS, EACH * (d + 1) + ENDS * curvature_points(d))
+    wanted = max(POINTS, EACH * (d + 1) + ENDS * (curvature_points(d) + FEW))
     return min(wanted, max(FEW_POINTS, MOST_STEPS // PosteriorFunctions(model).work()))
 
 

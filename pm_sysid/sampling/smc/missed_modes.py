@@ -111,6 +111,8 @@ class Search(NamedTuple):
         the region.
     evaluations : int
         Likelihoods of a sample that were computed.
+    skipped : int
+        Ends of searches that were not looked at, since evaluations had run out.
     """
 
     missed: tuple[Near, ...]
@@ -119,6 +121,7 @@ class Search(NamedTuple):
     log_weights: np.ndarray
     part: np.ndarray
     evaluations: int
+    skipped: int = 0
 
 
 class Counted:
@@ -175,12 +178,15 @@ class Way(NamedTuple):
         Draws near an end: few at first, then more if these say that it was missed.
     elsewhere : bool
         Whether ends that lie among the particles are taken for held, however few of these are there, and for whatever mass.
+    ends : int
+        Most of them that are looked at.
     """
 
     of_draws: float = OF_DRAWS
     starts: Starts = best_and_summits
     counts: tuple[int, ...] = (FEW, MANY)
     elsewhere: bool = True
+    ends: int = ENDS
 
 
 #: As at the end of a sequential run.
@@ -221,13 +227,19 @@ def search(
     ends, values = climbed(value, draws, scale, most, way.starts)
     ends = target.coordinates.wrapped(ends)
     some = x[rng.permutation(len(x))[:AMONG]]
-    elsewhere = ~among(value, ends, values, some, rng) if way.elsewhere else np.ones(len(ends), dtype=bool)
+    elsewhere = ~among(value, ends, values, some, rng)
+    # Those among the particles come last, if at all.
+    order = np.flatnonzero(elsewhere) if way.elsewhere else np.argsort(~elsewhere, kind="stable")
     missed, seen, least = list[Near](), list[Region](), float(scipy.special.logsumexp(log_weights) + np.log(MATTERS) - TOO_LOW)
-    for end, height in zip(ends[elsewhere], values[elsewhere], strict=True):
+    skipped = 0
+    for end, height, outside in zip(ends[order], values[order], elsewhere[order], strict=True):
         if any(region.distance(end[None])[0] < NEAR for region in seen):
             continue
-        if len(seen) == ENDS or value.points + curvature_points(x.shape[1]) > DEARER * most:
+        if len(seen) == way.ends:
             break
+        if value.points + curvature_points(x.shape[1]) > DEARER * most:
+            skipped += int(outside)
+            continue
         region = curved(value, end, height, scale)._replace(circular=target.coordinates.circular)
         seen.append(region)
         if region.laplace(height) < least:
@@ -239,7 +251,7 @@ def search(
                 break
         else:
             missed.append(near)
-    return joined(missed, x, log_weights, value.points * target.n_samples)
+    return joined(missed, x, log_weights, value.points * target.n_samples)._replace(skipped=skipped)
 
 
 def prior(coordinates: Coordinates, count: int, rng: np.random.Generator) -> np.ndarray | None:

@@ -231,3 +231,15 @@ def test_over_seeds_right_draws_are_not_blamed_and_shares_are_right() -> None:
         assert found.level == "bad"
         shares.append(found.share)
     assert np.mean(shares) == pytest.approx(0.38, abs=0.05) and np.std(shares) < 0.06
+
+
+def test_ends_for_which_evaluations_do_not_suffice_are_no_good_sign() -> None:
+    """Would be "no mode that the draws lack" if what was not looked at counted as nothing."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 2.0, shape=8)
+        pm.Normal("y", x**2, 0.1, observed=np.ones(8))
+    draws = 1.0 + 0.05 * RNG.standard_normal((2, 500, 8))
+    dataset = xr.Dataset({"x": (("chain", "draw", "i"), draws)})
+    short = sid.check_modes(dataset, model=model, points=50)
+    assert short.level != "good" and (short.share > 0 or "points=100" in short.unknown)
+    assert sid.check_modes(dataset, model=model).level == "bad"
